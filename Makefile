@@ -1,0 +1,117 @@
+# Every recipe sets up what it needs on a fresh Debian or Ubuntu; CI calls nothing else.
+#
+#   make demo     a job that is killed half-way, resumed, and verified; under 2 minutes once built
+#   make test     everything that CI checks
+#   make help     the rest
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+export STREAMFORGE_CACHE ?= $(HOME)/.cache/streamforge
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# CI clones afresh each time: keep what is compiled outside the clone.
+ifneq ($(CI),)
+export CARGO_TARGET_DIR ?= $(STREAMFORGE_CACHE)/target
+endif
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TERM_COLOR ?= auto
+export STREAMFORGE_BIN := $(CARGO_TARGET_DIR)/release/streamforge
+
+TOOLS := $(STREAMFORGE_CACHE)/tools/bin
+# One profile, so that DataFusion and Arrow are compiled once for everything.
+# $(call cargo_test,arguments)
+cargo_test = if [ -x $(TOOLS)/cargo-nextest ]; \
+  then $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release $(1); \
+  else cargo test --locked --release --no-fail-fast $(1); fi
+
+# Seeds of the simulation and of the property tests.
+SEEDS ?= 1000
+# Kills of the long ledger.
+KILLS ?= 200
+
+.PHONY: help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
+  process kills plant fuzz-short flights demo bench micro clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+setup: ## install what is missing on this machine
+	@scripts/setup tests
+
+build: ## the streamforge binary: target/release/streamforge
+	@scripts/setup build
+	cargo build --locked --release --package streamforge-cli
+
+check: ## format, lints, tidy, arrows, generated files
+	@scripts/setup build
+	cargo fmt --all --check
+	cargo clippy --locked --release --workspace --all-targets -- -D warnings
+	cargo build --locked --release --package xtask
+	cargo xtask tidy
+	cargo xtask arrows
+	cargo xtask crdgen --check
+	cargo xtask docgen --check
+
+tidy arrows: ## headers, lengths, links; who may import whom
+	@scripts/setup build
+	cargo xtask $@
+
+generate: ## write crds/generated and the generated pages of docs/
+	@scripts/setup build
+	cargo xtask crdgen
+	cargo xtask docgen
+
+deny: ## licences and sources of the dependencies (cargo-deny)
+	@scripts/setup deny
+	$(TOOLS)/cargo-deny --locked check bans licenses sources
+
+alone: ## each crate builds without the features its neighbours switch on
+	@scripts/setup build
+	for p in $$(cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; [print(p["name"]) for p in json.load(sys.stdin)["packages"]]'); do \
+	  echo "$$p"; cargo check --locked --quiet --release --package "$$p"; done
+
+test: setup check build ## everything that CI checks
+	SEEDS=$(SEEDS) $(call cargo_test,--workspace)
+
+golden: setup ## the golden job files: straight, with a crash after every line, at parallelism 3
+	$(call cargo_test,--package streamforge-golden)
+
+sim: setup ## seeded simulation of whole jobs: make sim SEEDS=100000
+	SEEDS=$(SEEDS) $(call cargo_test,--package streamforge-sim)
+
+process: setup build ## the real binary, killed and resumed, a short ledger
+	$(call cargo_test,--package streamforge-process)
+
+kills: build flights-data ## the long kill ledger: make kills KILLS=200
+	python3 e2e/process/kills.py --kills $(KILLS)
+
+plant: setup ## plant ten bugs one by one and show which test catches each
+	e2e/plant/run
+
+fuzz-short: setup ## every fuzz target for a moment
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-10} $(call cargo_test,--workspace -E 'test(fuzz)')
+
+.PHONY: flights-data
+flights-data:
+	@scripts/setup flights
+	python3 examples/flights/fetch.py
+
+flights: build flights-data ## 336,776 real flights against DuckDB, at parallelism 1, 2 and 4
+	$(TOOLS)/python examples/flights/compare.py
+
+demo: build ## kill a job half-way, resume it at another parallelism, verify, look at it
+	examples/demo/run
+
+bench: build ## the same bytes into Flink 2.3 and into StreamForge: bench/results/
+	@scripts/setup bench
+	cargo build --locked --release --package streamforge-bench
+	python3 bench/flink/compare.py
+
+micro: setup ## criterion benches of single parts
+	cargo bench --locked --profile release --package streamforge-bench
+
+clean:
+	cargo clean

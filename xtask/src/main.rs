@@ -1,0 +1,54 @@
+//! Checks and generators of this repository: `cargo xtask <command>`.
+//!
+//! Owns: the rules that are not a compiler or clippy lint (file headers, lengths, banned marks,
+//! who may import whom) and the files that are generated from code. Never part of the product.
+//! Start at: [`tidy::check`], [`arrows::check`], [`generate`].
+
+mod arrows;
+mod generate;
+mod repo;
+mod tidy;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Checks and generators of this repository")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Headers, lengths, banned marks, trailing space, local links, changelog form.
+    Tidy,
+    /// Who may import whom, ours and third-party.
+    Arrows,
+    /// Writes crds/generated/*.yaml from the types in `crds`.
+    Crdgen {
+        /// Only compare; fail when a file differs from its source.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Writes docs/functions.md and the error index from the code.
+    Docgen {
+        /// Only compare; fail when a file differs from its source.
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> Result<()> {
+    let root = repo::root()?;
+    match Args::parse().command {
+        Command::Tidy => tidy::check(&root),
+        Command::Arrows => arrows::check(&root),
+        Command::Crdgen { check } => generate::crds(&root, mode(check)),
+        Command::Docgen { check } => generate::docs(&root, mode(check)),
+    }
+}
+
+fn mode(check: bool) -> generate::Mode {
+    if check { generate::Mode::Compare } else { generate::Mode::Write }
+}
