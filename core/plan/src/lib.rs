@@ -1,0 +1,1 @@
+//! Document to checked job graph; compiles expressions. Every user mistake is found here.

@@ -1,0 +1,160 @@
+//! Key groups and who owns them.
+//!
+//! Owns: the step from a key's hash to its key group, and the table key group -> subtask. The hash of
+//! a key's columns lives in the engine, which knows Arrow.
+//!
+//! Invariant K1: `key group = (high 32 bits of the hash x maxParallelism) >> 32`; it is a file format
+//! and never changes. Invariant K2: on a change survivors keep what they own, and only lost or
+//! surplus groups move.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::SubtaskIdx;
+
+/// Largest number of key groups.
+pub const MAX_PARALLELISM: u32 = 32_768;
+
+/// One of `0..maxParallelism` classes of keys that move together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyGroup(pub u16);
+
+/// The key group of a key with this hash (K1).
+pub fn key_group_of_hash(hash: u64, max_parallelism: u32) -> KeyGroup {
+    debug_assert!((1..=MAX_PARALLELISM).contains(&max_parallelism));
+    let group = ((hash >> 32) * u64::from(max_parallelism)) >> 32;
+    KeyGroup(u16::try_from(group).unwrap_or(u16::MAX))
+}
+
+/// Which subtask owns each key group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Version of the table; every change makes a higher one.
+    pub version: u64,
+    owners: Vec<SubtaskIdx>,
+}
+
+impl Assignment {
+    /// Deals `groups_n` key groups to `parallelism` subtasks in even, contiguous runs.
+    pub fn even(groups_n: u32, parallelism: u32) -> Self {
+        let parallelism = parallelism.max(1);
+        let owner = |group: u32| {
+            let idx = u64::from(group) * u64::from(parallelism) / u64::from(groups_n.max(1));
+            SubtaskIdx(u32::try_from(idx).unwrap_or(0))
+        };
+        Self { version: 1, owners: (0..groups_n).map(owner).collect() }
+    }
+
+    /// Number of key groups.
+    pub fn groups_n(&self) -> u32 {
+        u32::try_from(self.owners.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Owner of one group; `None` if there is no such group.
+    pub fn owner(&self, group: KeyGroup) -> Option<SubtaskIdx> {
+        self.owners.get(usize::from(group.0)).copied()
+    }
+
+    /// Owners by key group, for routing.
+    pub fn owners(&self) -> &[SubtaskIdx] {
+        &self.owners
+    }
+
+    /// The groups of one subtask, ascending.
+    pub fn groups_of(&self, subtask: SubtaskIdx) -> Vec<KeyGroup> {
+        let mine = |(group, owner): (usize, &SubtaskIdx)| {
+            (*owner == subtask).then(|| KeyGroup(u16::try_from(group).unwrap_or(u16::MAX)))
+        };
+        self.owners.iter().enumerate().filter_map(mine).collect()
+    }
+
+    /// The same groups over `parallelism` subtasks, moving as few as an even share allows (K2).
+    #[must_use]
+    pub fn rescaled(&self, parallelism: u32) -> Self {
+        let parallelism = parallelism.max(1) as usize;
+        let n = self.owners.len();
+        let share = |idx: usize| n / parallelism + usize::from(idx < n % parallelism);
+        let mut counts = vec![0usize; parallelism];
+        let mut owners: Vec<Option<SubtaskIdx>> = Vec::with_capacity(n);
+        // The larger shares go to whoever owns most, so that nobody gives up a group for rounding.
+        let mut owned: Vec<(usize, usize)> = (0..parallelism)
+            .map(|idx| (self.owners.iter().filter(|o| o.0 as usize == idx).count(), idx))
+            .collect();
+        owned.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut limits = vec![0usize; parallelism];
+        for (rank, (_, idx)) in owned.iter().enumerate() {
+            if let Some(limit) = limits.get_mut(*idx) {
+                *limit = share(rank);
+            }
+        }
+        for owner in &self.owners {
+            let idx = owner.0 as usize;
+            let keeps = counts.get(idx).zip(limits.get(idx)).is_some_and(|(c, l)| c < l);
+            if keeps && let Some(count) = counts.get_mut(idx) {
+                *count += 1;
+            }
+            owners.push(keeps.then_some(*owner));
+        }
+        let mut next = 0;
+        let owners = owners.into_iter().map(|kept| {
+            kept.unwrap_or_else(|| {
+                while next + 1 < parallelism && counts.get(next) >= limits.get(next) {
+                    next += 1;
+                }
+                if let Some(count) = counts.get_mut(next) {
+                    *count += 1;
+                }
+                SubtaskIdx(u32::try_from(next).unwrap_or(0))
+            })
+        });
+        Self { version: self.version + 1, owners: owners.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_group_is_the_high_word_scaled_k1() {
+        assert_eq!(key_group_of_hash(0, 128), KeyGroup(0));
+        assert_eq!(key_group_of_hash(u64::MAX, 128), KeyGroup(127));
+        assert_eq!(key_group_of_hash(0x8000_0000_0000_0000, 128), KeyGroup(64));
+        assert_eq!(key_group_of_hash(0x0000_0000_ffff_ffff, 128), KeyGroup(0));
+        assert_eq!(key_group_of_hash(u64::MAX, 1), KeyGroup(0));
+        assert_eq!(key_group_of_hash(u64::MAX, 32_768), KeyGroup(32_767));
+    }
+
+    #[test]
+    fn rescale_moves_only_what_an_even_share_needs_k2() {
+        for groups in [1u32, 7, 128, 1000] {
+            for from in 1..9u32 {
+                for to in 1..9u32 {
+                    let before = Assignment::even(groups, from);
+                    let after = before.rescaled(to);
+                    let moved = (0..groups)
+                        .map(|g| KeyGroup(g as u16))
+                        .filter(|g| before.owner(*g) != after.owner(*g))
+                        .count();
+                    let (low, high) = (groups / to, groups.div_ceil(to));
+                    for subtask in 0..to {
+                        let n = after.groups_of(SubtaskIdx(subtask)).len() as u32;
+                        assert!((low..=high).contains(&n), "{groups} {from}->{to}: {n}");
+                    }
+                    let kept_at_most: u32 = (0..to.min(from))
+                        .map(|s| before.groups_of(SubtaskIdx(s)).len() as u32)
+                        .map(|had| had.min(high))
+                        .sum();
+                    // Rounding may cost at most one group per subtask over the ideal.
+                    assert!(
+                        moved as u32 <= groups - kept_at_most + to,
+                        "{groups} {from}->{to}: moved {moved}"
+                    );
+                    if from == to {
+                        assert_eq!(moved, 0);
+                    }
+                }
+            }
+        }
+    }
+}

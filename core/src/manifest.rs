@@ -1,0 +1,292 @@
+//! What a checkpoint is, and the head that names the current one.
+//!
+//! Owns: the contents of the two small objects that commit a job's progress, and their encoding.
+//! Invariant C2: a manifest counts only once a head names it; offsets, state, staged output and
+//! ledger move together by that one swap. Layout of the store, under the job's prefix:
+//! `head`, `manifests/…`, `plans/…`, `parts/…`, `late/…`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event_time::Watermark;
+use crate::frame;
+use crate::ids::{CheckpointId, Epoch, Generation, JobId, OperatorUid, SlotId, SplitId, TaskId};
+use crate::key_group::{Assignment, KeyGroup};
+
+/// Key of the head object under the job's prefix.
+pub const HEAD_KEY: &str = "head";
+
+/// One small object per job, replaced only by compare-and-swap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Whose history it is.
+    pub job: JobId,
+    /// Term of the coordinator that wrote it.
+    pub generation: Generation,
+    /// Current attempt of the job.
+    pub epoch: Epoch,
+    /// Where that coordinator is to be found.
+    pub coordinator: String,
+    /// Key of the deployed plan.
+    pub plan: String,
+    /// Hash of its stages and exchanges.
+    pub plan_hash: u64,
+    /// Who owns which key group.
+    pub assignment: Assignment,
+    /// Subtasks per stage.
+    pub parallelism: u32,
+    /// The manifest a restore begins from; none: no row was ever read.
+    pub newest: Option<ManifestRef>,
+    /// All manifests kept, oldest first, the newest included.
+    pub retained: Vec<ManifestRef>,
+    /// Checkpoint ids up to this one may be in use.
+    pub ids_reserved_to: CheckpointId,
+    /// Differs with every swap, so that a writer whose answer was lost knows its own.
+    pub nonce: u64,
+    /// The job is done: its last output is published.
+    pub finished: bool,
+}
+
+/// Names a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestRef {
+    /// Key under the job's prefix.
+    pub key: String,
+    /// Its checkpoint.
+    pub id: CheckpointId,
+}
+
+/// Why a checkpoint was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CheckpointKind {
+    /// Manifest 0: resolved start, nothing read (C10).
+    Initial,
+    /// On the interval.
+    Ordinary,
+    /// The job stops after it, at this place; nothing fires (C11).
+    Stop,
+    /// All sources ended and the last windows fired.
+    Final,
+}
+
+/// Everything a job is at one barrier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Whose history it is.
+    pub job: JobId,
+    /// Term of its coordinator.
+    pub generation: Generation,
+    /// Attempt it was taken in.
+    pub epoch: Epoch,
+    /// Its id.
+    pub id: CheckpointId,
+    /// Why it was taken.
+    pub kind: CheckpointKind,
+    /// Key of the plan that ran.
+    pub plan: String,
+    /// Subtasks per stage.
+    pub parallelism: u32,
+    /// Number of key groups.
+    pub max_parallelism: u32,
+    /// Milliseconds since the epoch, by the coordinator's clock; for people only.
+    pub time_ms: u64,
+    /// Milliseconds from barrier to last acknowledgement.
+    pub duration_ms: u64,
+    /// Tasks whose acknowledgement it needed, and had (C1).
+    pub tasks: Vec<TaskId>,
+    /// Every split of every source, ended ones included.
+    pub sources: BTreeMap<OperatorUid, Vec<SplitState>>,
+    /// Keyed state and watermarks.
+    pub operators: BTreeMap<OperatorUid, OperatorState>,
+    /// Per slot every interval not known as published, oldest first (C3).
+    pub staged: Vec<SlotState>,
+    /// Cumulative counters since the job's first row.
+    pub ledger: BTreeMap<OperatorUid, Counters>,
+    /// Objects with the job's late rows; bounded jobs only.
+    pub late_log: Vec<ObjectRef>,
+}
+
+/// How far one split is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitState {
+    /// Which split.
+    pub split: SplitId,
+    /// How far.
+    pub progress: SplitProgress,
+    /// Its own watermark.
+    pub watermark: Watermark,
+    /// What the connector must know to open it again and to notice that it changed; its own words.
+    pub description: String,
+    /// Work left, in the connector's unit, for dealing splits out evenly.
+    pub weight: u64,
+}
+
+/// Position within a split.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SplitProgress {
+    /// Everything before this position is in the checkpoint; the connector's own words.
+    At(String),
+    /// Read to its end; never opened again (C11).
+    End,
+}
+
+/// State of one operator over all its tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorState {
+    /// Watermark of each task that kept state, with the key groups it owned (T6).
+    pub watermarks: Vec<(TaskId, Watermark)>,
+    /// Live parts of all tasks.
+    pub parts: Vec<PartRef>,
+}
+
+/// An immutable piece of keyed state, cut into one block per key group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRef {
+    /// Key under the job's prefix.
+    pub key: String,
+    /// Length of the object.
+    pub bytes: u64,
+    /// What its rows are, in the operator's words (`slices`, `emitted`, `extents`).
+    pub kind: String,
+    /// Its blocks, by ascending key group; groups without rows are not listed.
+    pub blocks: Vec<BlockRef>,
+}
+
+/// The rows of one key group within a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockRef {
+    /// Which key group.
+    pub group: KeyGroup,
+    /// First byte within the object.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// XXH3-64 of these bytes.
+    pub checksum: u64,
+    /// Number of rows.
+    pub rows: u64,
+}
+
+/// A stored object outside the part format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRef {
+    /// Key under the job's prefix.
+    pub key: String,
+    /// Length.
+    pub bytes: u64,
+    /// XXH3-64 of all of it.
+    pub checksum: u64,
+}
+
+/// What one slot has staged and not published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotState {
+    /// Which slot.
+    pub slot: SlotId,
+    /// Unpublished intervals, oldest first.
+    pub intervals: Vec<StagedInterval>,
+}
+
+/// What a sink wrote between two barriers; durable, not visible.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedInterval {
+    /// The barrier that closed it, kept even if a later checkpoint carries it.
+    pub id: CheckpointId,
+    /// Pieces, in publishing order.
+    pub objects: Vec<StagedObject>,
+}
+
+/// One piece of a staged interval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedObject {
+    /// Where it is now, in the sink's words.
+    pub staged: String,
+    /// Where it will be seen.
+    pub published: String,
+    /// Length.
+    pub bytes: u64,
+    /// Rows in it.
+    pub rows: u64,
+    /// What the sink must know to finish it after a crash; its own words.
+    pub detail: String,
+}
+
+/// Rows by fate (T3): `rows_in = passed + filtered + late + bad`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Input records.
+    pub rows_in: u64,
+    /// Contributed to the main output.
+    pub passed: u64,
+    /// Rejected by a predicate, or a list without elements.
+    pub filtered: u64,
+    /// Had no open window.
+    pub late: u64,
+    /// To `.bad`.
+    pub bad: u64,
+    /// Rows of the main output.
+    pub out: u64,
+    /// (record, window) pairs missed.
+    pub late_windows: u64,
+    /// Result rows that went to `.bad` (a sum out of range).
+    pub bad_results: u64,
+    /// Times a split came back from being idle.
+    pub idle_returns: u64,
+    /// Fields of records that the schema does not know.
+    pub unknown_fields: u64,
+}
+
+impl Counters {
+    /// Adds another task's, or an earlier attempt's, counts.
+    pub fn add(&mut self, other: &Counters) {
+        self.rows_in += other.rows_in;
+        self.passed += other.passed;
+        self.filtered += other.filtered;
+        self.late += other.late;
+        self.bad += other.bad;
+        self.out += other.out;
+        self.late_windows += other.late_windows;
+        self.bad_results += other.bad_results;
+        self.idle_returns += other.idle_returns;
+        self.unknown_fields += other.unknown_fields;
+    }
+
+    /// T3: every record ended in exactly one place.
+    pub fn balances(&self) -> bool {
+        self.rows_in == self.passed + self.filtered + self.late + self.bad
+    }
+}
+
+/// Why a stored head, manifest or plan cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The envelope is broken.
+    #[error(transparent)]
+    Frame(#[from] frame::Error),
+    /// The envelope is whole, its contents are not what this program knows.
+    #[error("decode {name}: contents not understood")]
+    Contents {
+        /// Kind of object.
+        name: &'static str,
+        /// What serde said.
+        source: serde_json::Error,
+    },
+}
+
+/// Bytes of a stored object of this kind.
+pub fn encode<T: Serialize>(kind: frame::Kind, value: &T) -> Vec<u8> {
+    let json = serde_json::to_vec(value)
+        .expect("heads, manifests and plans have string keys and no failing serializers");
+    frame::encode(kind, &json)
+}
+
+/// The object that these bytes are.
+pub fn decode<T: for<'de> Deserialize<'de>>(
+    kind: frame::Kind,
+    bytes: &[u8],
+) -> Result<T, DecodeError> {
+    let (_, payload) = frame::decode(kind, bytes)?;
+    serde_json::from_slice(payload)
+        .map_err(|source| DecodeError::Contents { name: kind.name, source })
+}

@@ -1,0 +1,1 @@
+//! Golden job files and their runner.

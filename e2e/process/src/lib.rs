@@ -1,0 +1,1 @@
+//! Tests that run the real binary as a process and kill it.

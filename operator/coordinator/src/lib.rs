@@ -1,0 +1,1 @@
+//! Checkpoints and failures as pure state machines: events in, decisions out.

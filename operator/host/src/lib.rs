@@ -1,0 +1,1 @@
+//! Drives the coordinator with timers, a transport and the store.

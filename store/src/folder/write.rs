@@ -1,0 +1,176 @@
+//! How one object becomes durable, whole or not at all.
+//!
+//! Owns: the temporary file, the step that makes it an object, and the syncs around both: content
+//! first, then the name, then the folder that holds the name. Dying between any two of them leaves
+//! a file in `.tmp/`, which the next `open` removes.
+//!
+//! Invariant C2: the check of a condition and the step that makes the object visible happen under
+//! one mutex, and the process holds the folder's lock, so no writer comes in between.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::lock::Lock;
+use super::{TMP_NAME, etag_of, is_absence};
+use crate::{Condition, Error, Put, Result};
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    tmp: PathBuf,
+    next: AtomicU64,
+    /// Held while names change: condition check + rename, and the pruning of empty folders.
+    names: Mutex<()>,
+    _lock: Lock,
+}
+
+impl Writer {
+    /// Prepares the folder for writing and removes what a dead writer left half done.
+    pub(super) fn open(root: &Path, lock: Lock) -> Result<Self> {
+        let tmp = root.join(TMP_NAME);
+        match fs::remove_dir_all(&tmp) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::from_io("empty temporary folder", tmp, e)),
+        }
+        fs::create_dir(&tmp).map_err(|e| Error::from_io("create temporary folder", &tmp, e))?;
+        Ok(Self { tmp, next: AtomicU64::new(0), names: Mutex::new(()), _lock: lock })
+    }
+
+    pub(super) fn put(
+        &self,
+        root: &Path,
+        path: &Path,
+        bytes: &[u8],
+        condition: &Condition,
+    ) -> Result<Put> {
+        // A doomed put need not be written first; the check that counts comes under the mutex.
+        if *condition == Condition::CreateIfAbsent && path.is_file() {
+            return Ok(Put::ConditionFailed);
+        }
+        let tmp = self.tmp.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
+        let put = write_synced(&tmp, bytes)
+            .and_then(|()| self.name(root, path, &tmp, condition))
+            .map(|named| if named { Put::Done(etag_of(bytes)) } else { Put::ConditionFailed });
+        if !matches!(put, Ok(Put::Done(_))) {
+            // Best effort: what stays is removed by the next open.
+            let _removed = fs::remove_file(&tmp);
+        }
+        put
+    }
+
+    /// Gives the temporary file its name, if the condition holds.
+    fn name(&self, root: &Path, path: &Path, tmp: &Path, condition: &Condition) -> Result<bool> {
+        let _names = self.names();
+        let folder = path.parent().unwrap_or(root);
+        match condition {
+            Condition::None => {
+                create_folders(root, folder)?;
+                fs::rename(tmp, path).map_err(|e| Error::from_io("rename object", path, e))?;
+            }
+            Condition::CreateIfAbsent => {
+                create_folders(root, folder)?;
+                if !link_new(tmp, path)? {
+                    return Ok(false);
+                }
+            }
+            Condition::IfMatch(wanted) => {
+                let current = match fs::read(path) {
+                    Ok(bytes) => etag_of(&bytes),
+                    Err(e) if is_absence(&e) => return Ok(false),
+                    Err(e) => return Err(Error::from_io("read object", path, e)),
+                };
+                if current != *wanted {
+                    return Ok(false);
+                }
+                fs::rename(tmp, path).map_err(|e| Error::from_io("rename object", path, e))?;
+            }
+        }
+        sync_dir(folder)?;
+        Ok(true)
+    }
+
+    pub(super) fn delete(&self, root: &Path, path: &Path) -> Result<()> {
+        let _names = self.names();
+        match fs::remove_file(path) {
+            Ok(()) => {}
+            Err(e) if is_absence(&e) => return Ok(()),
+            // Linux says EISDIR, others EPERM: a folder is not an object.
+            Err(_) if path.is_dir() => return Ok(()),
+            Err(e) => return Err(Error::from_io("delete object", path, e)),
+        }
+        let mut folder = path.parent();
+        while let Some(empty) = folder.filter(|folder| *folder != root) {
+            if fs::remove_dir(empty).is_err() {
+                break; // not empty
+            }
+            folder = empty.parent();
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> MutexGuard<'_, ()> {
+        // The mutex guards no data; a panic of another writer leaves nothing half done.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file =
+        File::create_new(path).map_err(|e| Error::from_io("create temporary file", path, e))?;
+    file.write_all(bytes).map_err(|e| Error::from_io("write object to", path, e))?;
+    file.sync_all().map_err(|e| Error::from_io("sync object to disk", path, e))
+}
+
+/// Makes the temporary file the object, unless there is one. A hard link never replaces.
+fn link_new(tmp: &Path, path: &Path) -> Result<bool> {
+    match fs::hard_link(tmp, path) {
+        Ok(()) => {
+            // Only the second name goes; should this fail, the next open removes it.
+            let _removed = fs::remove_file(tmp);
+            return Ok(true);
+        }
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            return if path.is_dir() {
+                Err(Error::from_io("create object", path, e))
+            } else {
+                Ok(false)
+            };
+        }
+        Err(e) if no_hard_links(&e) => {}
+        Err(e) => return Err(Error::from_io("create object", path, e)),
+    }
+    // A file system without hard links: look first. Nobody else writes here (lock and mutex).
+    if path.exists() {
+        return Ok(false);
+    }
+    fs::rename(tmp, path).map_err(|e| Error::from_io("rename object", path, e))?;
+    Ok(true)
+}
+
+fn no_hard_links(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied)
+}
+
+/// Makes the missing folders down to `folder` and syncs each one's name.
+fn create_folders(root: &Path, folder: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    let mut at = folder;
+    while at != root && !at.is_dir() {
+        missing.push(at);
+        at = at.parent().unwrap_or(root);
+    }
+    for path in missing.into_iter().rev() {
+        fs::create_dir(path).map_err(|e| Error::from_io("create folder", path, e))?;
+        sync_dir(path.parent().unwrap_or(root))?;
+    }
+    Ok(())
+}
+
+pub(super) fn sync_dir(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|e| Error::from_io("sync folder", path, e))
+}

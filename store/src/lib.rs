@@ -1,0 +1,20 @@
+//! Where checkpoints, heads and plans are kept: named, immutable-by-habit objects.
+//!
+//! Owns: the [`ObjectStore`] trait with its contract, the [`memory`] and [`folder`] stores.
+//! Never decides what is written or when: that is the coordinator's and the task managers' part.
+//! Start at: [`ObjectStore`]; a new implementation calls [`contract::check_contract`].
+//!
+//! Invariant C2 leans on [`Condition`]: of several writers that race for one key under
+//! `CreateIfAbsent` or one `IfMatch`, exactly one is told [`Put::Done`].
+
+pub mod contract;
+pub mod folder;
+pub mod key;
+pub mod memory;
+mod object_store;
+
+pub use folder::FolderStore;
+pub use memory::MemoryStore;
+pub use object_store::{
+    Condition, ETag, Error, ObjectMeta, ObjectStore, Put, Recovery, Result, StoredObject,
+};

@@ -1,0 +1,157 @@
+//! What a decoder is told and what it answers.
+//!
+//! Owns: the description of a column to decode, the padded chunk of bytes, and the answer of decoded
+//! columns, bad rows and positions. Start at: [`Chunk`], [`Decoded`].
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::DataType;
+
+/// A row's bytes are kept in `.bad` up to this length, as streamjob.md promises.
+pub const RAW_BYTES_MAX: usize = 64 << 10;
+
+/// Longest row that is decoded. One longer is bad; it is skipped without being held in memory.
+pub const ROW_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes behind the end of a chunk, all newlines. Scanners look 16 bytes ahead and stop at a newline,
+/// so with these they need not ask where the chunk ends.
+pub const CHUNK_PADDING: usize = 64;
+
+/// How the text or number of a TIMESTAMP is read.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum TimeParse {
+    /// `2026-01-31T23:59:59.123456Z`
+    #[default]
+    Rfc3339,
+    /// Seconds since the epoch.
+    EpochSeconds,
+    /// Milliseconds since the epoch.
+    EpochMillis,
+    /// Microseconds since the epoch.
+    EpochMicros,
+    /// A strftime pattern.
+    Strftime(String),
+}
+
+/// A declared column of a source.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub data_type: DataType,
+    /// Whether NULL is allowed.
+    pub nullable: bool,
+    /// Unescaped tokens of its JSON pointer; empty = the field of its name.
+    pub path: Vec<String>,
+    /// How its times are read.
+    pub parse: TimeParse,
+    /// Whether somebody reads it. A column nobody reads is checked, not kept: which rows are bad
+    /// depends on the schema alone, never on the rest of the job.
+    pub wanted: bool,
+}
+
+impl Column {
+    /// A nullable, wanted column.
+    pub fn new(name: impl Into<String>, data_type: DataType) -> Self {
+        Column {
+            name: name.into(),
+            data_type,
+            nullable: true,
+            path: Vec::new(),
+            parse: TimeParse::default(),
+            wanted: true,
+        }
+    }
+
+    /// The same, not nullable.
+    pub fn not_null(mut self) -> Self {
+        self.nullable = false;
+        self
+    }
+}
+
+/// A run of whole rows, with [`CHUNK_PADDING`] newlines behind it.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    bytes: Vec<u8>,
+    len: usize,
+    /// Where the first byte is in the (uncompressed) file.
+    pub offset: u64,
+}
+
+impl Chunk {
+    /// A chunk of these bytes; the padding is added here.
+    pub fn new(mut bytes: Vec<u8>, offset: u64) -> Self {
+        let len = bytes.len();
+        bytes.resize(len + CHUNK_PADDING, b'\n');
+        Chunk { bytes, len, offset }
+    }
+
+    /// The rows.
+    pub fn data(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The rows and the padding.
+    pub fn padded(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Length without padding.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Gives the memory back for the next chunk.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// A row that could not be decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    /// Number of the row in its split.
+    pub row: u64,
+    /// Where its first byte is in the split.
+    pub offset: u64,
+    /// Its bytes, cut at [`RAW_BYTES_MAX`].
+    pub raw: Vec<u8>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// The answer to one chunk.
+#[derive(Debug)]
+pub struct Decoded {
+    /// The wanted columns of the good rows.
+    pub rows: RecordBatch,
+    /// Number of each good row in its split.
+    pub row_numbers: Vec<u64>,
+    /// Where each good row's first byte is in its split.
+    pub offsets: Vec<u64>,
+    /// The other rows.
+    pub bad: Vec<BadRow>,
+    /// Fields that no column names.
+    pub unknown_fields: u64,
+    /// Rows of the chunk, blank lines included: what to add to the row number.
+    pub rows_n: u64,
+}
+
+impl Decoded {
+    /// Moves all row numbers up: the rows of a chunk are numbered before it is known how many rows the
+    /// chunks before it have.
+    pub fn shift_rows(&mut self, by: u64) {
+        for row in &mut self.row_numbers {
+            *row += by;
+        }
+        for bad in &mut self.bad {
+            bad.row += by;
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What can go wrong inside a task.
+//!
+//! Owns: the engine's error. Bad rows are not errors: they go to `.bad` (F3).
+
+use arrow::error::ArrowError;
+use datafusion_common::DataFusionError;
+
+/// Why a task cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A kernel failed on rows that were checked before: a defect, or memory ran out.
+    #[error("process batch in `{operator}`")]
+    Kernel {
+        /// Operator's uid.
+        operator: String,
+        /// What Arrow said.
+        #[source]
+        source: ArrowError,
+    },
+    /// DataFusion failed outside of row evaluation.
+    #[error("aggregate in `{operator}`")]
+    Aggregate {
+        /// Operator's uid.
+        operator: String,
+        /// What DataFusion said.
+        #[source]
+        source: Box<DataFusionError>,
+    },
+    /// Stored state is not what this operator wrote.
+    #[error("restore `{operator}`: {reason}")]
+    Restore {
+        /// Operator's uid.
+        operator: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A record was bad and the document says `onBadRecord: Fail`.
+    #[error("bad record in `{node}` at {position}: {reason}")]
+    BadRecord {
+        /// Node.
+        node: String,
+        /// Source and position.
+        position: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The outside system failed.
+    #[error("{action}")]
+    Connector {
+        /// Verb and object: `read /data/in/a.ndjson`.
+        action: String,
+        /// Whether another attempt may do better.
+        retry: bool,
+        /// What the system said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// An input broke a rule it must keep; going on would lose or double rows.
+    #[error("input of `{operator}` broke {rule}")]
+    Protocol {
+        /// Operator's uid or channel.
+        operator: String,
+        /// Rule's id and what happened.
+        rule: String,
+    },
+}
+
+/// What the attempt's owner should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Restore the last checkpoint and go on.
+    Restart,
+    /// Another attempt would fail the same way.
+    Stop,
+}
+
+impl Error {
+    /// What to do about it.
+    pub fn recovery(&self) -> Recovery {
+        match self {
+            Error::Kernel { .. } | Error::Aggregate { .. } | Error::Protocol { .. } => {
+                Recovery::Restart
+            }
+            Error::Restore { .. } | Error::BadRecord { .. } => Recovery::Stop,
+            Error::Connector { retry, .. } => {
+                if *retry {
+                    Recovery::Restart
+                } else {
+                    Recovery::Stop
+                }
+            }
+        }
+    }
+
+    /// The message with its causes, for the place where it is handled.
+    pub fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        text
+    }
+}

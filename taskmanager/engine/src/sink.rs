@@ -1,0 +1,46 @@
+//! The contract of a sink.
+//!
+//! Owns: the two halves of exactly-once output. A [`SinkWriter`] writes, in the task; what it wrote
+//! between two barriers is a *staged interval*, durable and not visible. A [`Publisher`] makes listed
+//! intervals visible after the commit, idempotently, in or out of the task.
+
+use async_trait::async_trait;
+use streamforge_core::ids::{CheckpointId, SlotId};
+use streamforge_core::manifest::StagedInterval;
+
+use crate::batch::{BadRows, StreamBatch};
+use crate::error::Error;
+
+/// Writes the rows of one subtask.
+///
+/// # Contract
+/// * After `stage` returned, all rows written before it are durable and, for an exactly-once sink,
+///   visible to nobody until published.
+/// * Names of staged things carry the id given to `begin` or the last `stage` (C4).
+/// * An at-least-once sink returns `None` from `stage` once all its rows are delivered.
+#[async_trait]
+pub trait SinkWriter: Send {
+    /// Writes rows; returns those that can never be written, with reasons.
+    async fn write(&mut self, batch: StreamBatch) -> Result<BadRows, Error>;
+
+    /// Closes the interval that ends at this barrier. `None`: no rows, nothing to publish.
+    async fn stage(&mut self, id: CheckpointId) -> Result<Option<StagedInterval>, Error>;
+
+    /// The job is over for this writer (end, or a stop): the next `stage` closes everything open.
+    fn close_at_next_stage(&mut self);
+}
+
+/// Makes staged intervals visible.
+///
+/// # Contract
+/// * Publishing an interval that is visible already is `Ok` and changes nothing.
+/// * A crash at any point leaves the interval publishable.
+#[async_trait]
+pub trait Publisher: Send + Sync {
+    /// Makes one listed interval visible, all of it.
+    async fn publish(&self, slot: &SlotId, interval: &StagedInterval) -> Result<(), Error>;
+
+    /// At a restore: removes what dead attempts staged and no manifest lists. `listed` is every
+    /// interval of this sink in the manifest restored.
+    async fn discard_unlisted(&self, listed: &[StagedInterval]) -> Result<(), Error>;
+}

@@ -1,0 +1,1 @@
+//! Hosts tasks: threads, channels, uploads.

@@ -1,0 +1,1 @@
+//! State backends and the snapshot format.
