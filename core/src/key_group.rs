@@ -26,12 +26,44 @@ pub fn key_group_of_hash(hash: u64, max_parallelism: u32) -> KeyGroup {
     KeyGroup(u16::try_from(group).unwrap_or(u16::MAX))
 }
 
-/// Which subtask owns each key group.
+/// Which subtask owns each key group. Stored as runs of groups with one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredAssignment", into = "StoredAssignment")]
 pub struct Assignment {
     /// Version of the table; every change makes a higher one.
     pub version: u64,
     owners: Vec<SubtaskIdx>,
+}
+
+/// The stored form: a head is written with every checkpoint, 32,768 owners would be most of it.
+#[derive(Serialize, Deserialize)]
+struct StoredAssignment {
+    version: u64,
+    /// Owner, and how many groups in a row it owns, from group 0 on.
+    runs: Vec<(SubtaskIdx, u32)>,
+}
+
+impl From<Assignment> for StoredAssignment {
+    fn from(table: Assignment) -> Self {
+        let mut runs: Vec<(SubtaskIdx, u32)> = Vec::new();
+        for owner in table.owners {
+            match runs.last_mut() {
+                Some((last, n)) if *last == owner => *n += 1,
+                _ => runs.push((owner, 1)),
+            }
+        }
+        Self { version: table.version, runs }
+    }
+}
+
+impl From<StoredAssignment> for Assignment {
+    fn from(stored: StoredAssignment) -> Self {
+        // Bounded, so that a corrupt run cannot ask for all memory; the count is checked in use.
+        let limit = MAX_PARALLELISM as usize;
+        let run = |(owner, n)| std::iter::repeat_n(owner, (n as usize).min(limit));
+        let owners = stored.runs.into_iter().flat_map(run).take(limit).collect();
+        Self { version: stored.version, owners }
+    }
 }
 
 impl Assignment {
@@ -123,6 +155,17 @@ mod tests {
         assert_eq!(key_group_of_hash(0x0000_0000_ffff_ffff, 128), KeyGroup(0));
         assert_eq!(key_group_of_hash(u64::MAX, 1), KeyGroup(0));
         assert_eq!(key_group_of_hash(u64::MAX, 32_768), KeyGroup(32_767));
+    }
+
+    #[test]
+    fn assignment_is_stored_as_runs_and_read_back_the_same() {
+        for table in [Assignment::even(128, 3), Assignment::even(128, 3).rescaled(5)] {
+            let stored = serde_json::to_string(&table).unwrap();
+            let read: Assignment = serde_json::from_str(&stored).unwrap();
+            assert_eq!(read, table);
+        }
+        let even = serde_json::to_string(&Assignment::even(4, 2)).unwrap();
+        assert_eq!(even, r#"{"version":1,"runs":[[0,2],[1,2]]}"#);
     }
 
     #[test]

@@ -13,4 +13,5 @@ pub mod job_graph;
 pub mod key_group;
 pub mod manifest;
 pub mod messages;
+pub mod object_key;
 pub mod units;

@@ -89,6 +89,8 @@ pub struct Manifest {
     pub parallelism: u32,
     /// Number of key groups.
     pub max_parallelism: u32,
+    /// Who owned which key group: says whose watermark a group goes on from (T6).
+    pub assignment: Assignment,
     /// Milliseconds since the epoch, by the coordinator's clock; for people only.
     pub time_ms: u64,
     /// Milliseconds from barrier to last acknowledgement.
