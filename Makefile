@@ -22,10 +22,14 @@ export STREAMFORGE_BIN := $(CARGO_TARGET_DIR)/release/streamforge
 
 TOOLS := $(STREAMFORGE_CACHE)/tools/bin
 # One profile, so that DataFusion and Arrow are compiled once for everything.
-# $(call cargo_test,arguments)
+# Always the whole workspace: with `--package` cargo picks other features for shared dependencies,
+# and DataFusion is compiled again (8 minutes).
+BUILD := cargo build --locked --release --workspace --bins
+XTASK := $(CARGO_TARGET_DIR)/release/xtask
+# $(call cargo_test,arguments): `package(x)` filters are nextest's; cargo test runs everything.
 cargo_test = if [ -x $(TOOLS)/cargo-nextest ]; \
-  then $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release $(1); \
-  else cargo test --locked --release --no-fail-fast $(1); fi
+  then $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release --workspace $(1); \
+  else cargo test --locked --release --workspace --no-fail-fast; fi
 
 # Seeds of the simulation and of the property tests.
 SEEDS ?= 1000
@@ -41,28 +45,26 @@ help: ## this list
 setup: ## install what is missing on this machine
 	@scripts/setup tests
 
-build: ## the streamforge binary: target/release/streamforge
+build: ## the binaries: target/release/streamforge and xtask
 	@scripts/setup build
-	cargo build --locked --release --package streamforge-cli
+	$(BUILD)
 
 check: ## format, lints, tidy, arrows, generated files
 	@scripts/setup build
 	cargo fmt --all --check
 	cargo clippy --locked --release --workspace --all-targets -- -D warnings
-	cargo build --locked --release --package xtask
-	cargo xtask tidy
-	cargo xtask arrows
-	cargo xtask crdgen --check
-	cargo xtask docgen --check
+	$(BUILD)
+	$(XTASK) tidy
+	$(XTASK) arrows
+	$(XTASK) crdgen --check
+	$(XTASK) docgen --check
 
-tidy arrows: ## headers, lengths, links; who may import whom
-	@scripts/setup build
-	cargo xtask $@
+tidy arrows: build ## headers, lengths, links; who may import whom
+	$(XTASK) $@
 
-generate: ## write crds/generated and the generated pages of docs/
-	@scripts/setup build
-	cargo xtask crdgen
-	cargo xtask docgen
+generate: build ## write crds/generated and the generated pages of docs/
+	$(XTASK) crdgen
+	$(XTASK) docgen
 
 deny: ## licences and sources of the dependencies (cargo-deny)
 	@scripts/setup deny
@@ -74,16 +76,16 @@ alone: ## each crate builds without the features its neighbours switch on
 	  echo "$$p"; cargo check --locked --quiet --release --package "$$p"; done
 
 test: setup check build ## everything that CI checks
-	SEEDS=$(SEEDS) $(call cargo_test,--workspace)
+	SEEDS=$(SEEDS) $(call cargo_test,)
 
 golden: setup ## the golden job files: straight, with a crash after every line, at parallelism 3
-	$(call cargo_test,--package streamforge-golden)
+	$(call cargo_test,-E 'package(streamforge-golden)')
 
 sim: setup ## seeded simulation of whole jobs: make sim SEEDS=100000
-	SEEDS=$(SEEDS) $(call cargo_test,--package streamforge-sim)
+	SEEDS=$(SEEDS) $(call cargo_test,-E 'package(streamforge-sim)')
 
 process: setup build ## the real binary, killed and resumed, a short ledger
-	$(call cargo_test,--package streamforge-process)
+	$(call cargo_test,-E 'package(streamforge-process)')
 
 kills: build flights-data ## the long kill ledger: make kills KILLS=200
 	python3 e2e/process/kills.py --kills $(KILLS)
@@ -92,7 +94,7 @@ plant: setup ## plant ten bugs one by one and show which test catches each
 	e2e/plant/run
 
 fuzz-short: setup ## every fuzz target for a moment
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-10} $(call cargo_test,--workspace -E 'test(fuzz)')
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-10} $(call cargo_test,-E 'test(fuzz)')
 
 .PHONY: flights-data
 flights-data:
@@ -107,11 +109,10 @@ demo: build ## kill a job half-way, resume it at another parallelism, verify, lo
 
 bench: build ## the same bytes into Flink 2.3 and into StreamForge: bench/results/
 	@scripts/setup bench
-	cargo build --locked --release --package streamforge-bench
 	python3 bench/flink/compare.py
 
 micro: setup ## criterion benches of single parts
-	cargo bench --locked --profile release --package streamforge-bench
+	cargo bench --locked --profile release --workspace --benches
 
 clean:
 	cargo clean

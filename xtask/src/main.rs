@@ -9,6 +9,8 @@ mod generate;
 mod repo;
 mod tidy;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -39,9 +41,19 @@ enum Command {
     },
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
     let root = repo::root()?;
-    match Args::parse().command {
+    match command {
         Command::Tidy => tidy::check(&root),
         Command::Arrows => arrows::check(&root),
         Command::Crdgen { check } => generate::crds(&root, mode(check)),

@@ -37,10 +37,15 @@ impl Finding {
     }
 }
 
-/// The root of the work tree: the folder above this crate's own.
+/// The root of the work tree. Asked of git, not compiled in: the binary is shared by clones.
 pub fn root() -> Result<PathBuf> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Ok(here.parent().context("xtask has a parent folder")?.to_path_buf())
+    let shown = Command::new("git").args(["rev-parse", "--show-toplevel"]).output();
+    let shown = shown.context("run git rev-parse")?;
+    let root = PathBuf::from(String::from_utf8_lossy(&shown.stdout).trim());
+    if !root.join("xtask/Cargo.toml").is_file() {
+        bail!("run it inside the repository");
+    }
+    Ok(root)
 }
 
 /// Every tracked or new text file, sorted by path. Binary files (a NUL byte, or not UTF-8) are
