@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::data_type::DataType;
-use crate::ids::{OperatorUid, StageIdx};
+use crate::ids::{OperatorUid, StageIdx, SubtaskIdx, TaskId};
 
 /// Version of the plan format, written into every stored plan.
 pub const PLAN_FORMAT_VERSION: u16 = 1;
@@ -445,6 +445,15 @@ pub fn late_columns(input: &[Column]) -> Vec<Column> {
 }
 
 impl JobGraph {
+    /// All tasks at this parallelism: one per stage and subtask.
+    pub fn tasks(&self, parallelism: u32) -> impl Iterator<Item = TaskId> {
+        let stages_n = u32::try_from(self.stages.len()).unwrap_or(u32::MAX);
+        (0..stages_n).flat_map(move |stage| {
+            let task = move |subtask| TaskId { stage: StageIdx(stage), subtask: SubtaskIdx(subtask) };
+            (0..parallelism).map(task)
+        })
+    }
+
     /// Operators of all stages with the stage they are in.
     pub fn operators(&self) -> impl Iterator<Item = (StageIdx, &Operator)> {
         self.stages.iter().enumerate().flat_map(|(idx, stage)| {

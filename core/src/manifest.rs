@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::event_time::Watermark;
 use crate::frame;
 use crate::ids::{CheckpointId, Epoch, Generation, JobId, OperatorUid, SlotId, SplitId, TaskId};
+use crate::job_graph::JobGraph;
 use crate::key_group::{Assignment, KeyGroup};
 
 /// Key of the head object under the job's prefix.
@@ -55,6 +56,26 @@ pub struct ManifestRef {
     pub key: String,
     /// Its checkpoint.
     pub id: CheckpointId,
+}
+
+/// The deployed plan, stored beside the checkpoints: a newer coordinator drives it without planning
+/// anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What runs.
+    pub graph: JobGraph,
+    /// The document it was made from, as written.
+    pub document: String,
+}
+
+impl Plan {
+    /// Hash of stages and exchanges only; a task manager that runs another one is refused.
+    pub fn hash(&self) -> u64 {
+        let stages_and_edges = (&self.graph.stages, &self.graph.edges);
+        let json = serde_json::to_vec(&stages_and_edges)
+            .expect("plans have string keys and no failing serializers");
+        xxhash_rust::xxh3::xxh3_64(&json)
+    }
 }
 
 /// Why a checkpoint was taken.

@@ -1,1 +1,45 @@
-//! Checkpoints and failures as pure state machines: events in, decisions out.
+//! Checkpoints and failures as a pure state machine: events in, decisions out.
+//!
+//! Owns: when a checkpoint is taken, when it is committed, what is published in which order, who may
+//! write (generation, epoch), what is kept, and what a failure leads to. Never does I/O, reads no
+//! clock, draws no random number: time and a seed come in through the door, and the shell
+//! (`operator/host`) carries out what is decided.
+//!
+//! Start at: [`Coordinator::on`]. One module per rule of the design:
+//!
+//! * [`head`]: the head swap is the commit point, serial, with read-back (C2, C4, C5).
+//! * `start`: takeover, restore, refusal of what must not be restored (C7).
+//! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
+//! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
+//! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
+//! * [`retention`]: what may be deleted, and when (C6).
+//! * [`restart`]: which failures count, and how long to wait.
+
+mod attempt;
+mod checkpoint;
+pub mod compatibility;
+mod config;
+mod coordinator;
+mod decision;
+mod error;
+pub mod head;
+mod input;
+mod lane;
+pub mod publish;
+pub mod restart;
+pub mod retention;
+mod splits;
+mod start;
+mod status;
+mod store_request;
+
+pub use config::{CheckpointPolicy, Config, RestartPolicy};
+pub use coordinator::Coordinator;
+pub use decision::{Decision, Outcome, Report};
+pub use error::Error;
+pub use input::Input;
+pub use splits::deal_splits;
+pub use status::{CheckpointStatus, CompletedCheckpoint, FailedCheckpoint, Phase, Status};
+pub use store_request::{
+    ExpectedObject, Piece, PutCondition, RequestId, StoreAnswer, StoreRequest, Version,
+};

@@ -1,0 +1,350 @@
+//! The coordinator of one job.
+//!
+//! Owns: the state that its rules share, and who is asked when something happens. The rules
+//! themselves are in the other modules, most of them as further `impl Coordinator` blocks.
+//! Start at: [`Coordinator::on`].
+//!
+//! Invariant C5: nothing is sent to a task manager before this coordinator's swap of the head to its
+//! own generation is known to have succeeded, and nothing after it lost one.
+
+use std::collections::BTreeSet;
+
+use streamforge_core::ids::{CheckpointId, Epoch, TaskId};
+use streamforge_core::manifest::{Head, Manifest, Plan};
+use streamforge_core::messages::{Command, Event, Stamp};
+
+use crate::attempt::Attempt;
+use crate::checkpoint::{Committing, InFlight};
+use crate::config::Config;
+use crate::decision::{Decision, Outcome, Report};
+use crate::error::Error;
+use crate::head::{Change, HeadKeeper, Step};
+use crate::input::Input;
+use crate::lane::{Answered, Lane, RequestIds};
+use crate::publish::Publisher;
+use crate::restart::RestartBudget;
+use crate::retention::Retention;
+use crate::start::Starting;
+use crate::status::{Phase, Status};
+use crate::store_request::{RequestId, StoreAnswer, StoreRequest};
+
+/// How often the store is asked in vain before a start is given up: about three seconds, so that a
+/// person at a terminal is told, and a short outage is passed over.
+const START_ATTEMPTS_MAX: u32 = 6;
+
+/// What the job's own request to the store is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    /// Reading what there is, before anything is written.
+    Start,
+    /// Writing a manifest that no head names yet.
+    PutManifest,
+    /// The swap of the head, or the reading back after it.
+    Swap,
+}
+
+/// What a request of the cleaner is for.
+#[derive(Debug)]
+pub(crate) enum Cleaning {
+    /// Looking for leftovers; the other folders follow.
+    List(Vec<&'static str>),
+    /// Deleting.
+    Delete(Vec<String>),
+}
+
+/// The coordinator of one job: events in, decisions out.
+#[derive(Debug)]
+pub struct Coordinator {
+    pub(crate) config: Config,
+    pub(crate) plan: Plan,
+    pub(crate) now_ms: u64,
+    pub(crate) phase: Phase,
+    pub(crate) starting: Starting,
+    pub(crate) head: HeadKeeper,
+    pub(crate) store: Lane<Purpose>,
+    pub(crate) cleaner: Lane<Cleaning>,
+    pub(crate) requests: RequestIds,
+    pub(crate) next_id: CheckpointId,
+    /// The newest manifest that the head names.
+    pub(crate) committed: Option<Manifest>,
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) in_flight: Option<InFlight>,
+    /// A manifest whose naming swap has begun and is not resolved (C2).
+    pub(crate) committing: Option<Committing>,
+    pub(crate) publisher: Publisher,
+    pub(crate) retention: Retention,
+    /// The attempt in which leftovers of dead ones were looked for.
+    pub(crate) swept_in: Option<Epoch>,
+    pub(crate) budget: RestartBudget,
+    /// When the next attempt begins, after a failure.
+    pub(crate) recover_at_ms: Option<u64>,
+    /// When the next checkpoint is due.
+    pub(crate) checkpoint_at_ms: u64,
+    pub(crate) failures_in_a_row_n: u32,
+    /// When a person asked for a stop.
+    pub(crate) stop_since_ms: Option<u64>,
+    /// Until when a stop waits for its output to be published.
+    pub(crate) publish_until_ms: Option<u64>,
+    pub(crate) status: Status,
+    pub(crate) out: Vec<Decision>,
+}
+
+impl Coordinator {
+    /// A coordinator that has done nothing yet; the first [`Input::Tick`] starts it.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let plan = Plan { graph: config.graph.clone(), document: config.document.clone() };
+        Self {
+            plan,
+            now_ms: 0,
+            phase: Phase::Starting,
+            starting: Starting::default(),
+            head: HeadKeeper::new(config.nonce_seed),
+            store: Lane::default(),
+            cleaner: Lane::default(),
+            requests: RequestIds::default(),
+            next_id: CheckpointId::ZERO.next(),
+            committed: None,
+            attempt: None,
+            in_flight: None,
+            committing: None,
+            publisher: Publisher::default(),
+            retention: Retention::default(),
+            swept_in: None,
+            budget: RestartBudget::new(config.restart.clone()),
+            recover_at_ms: None,
+            checkpoint_at_ms: 0,
+            failures_in_a_row_n: 0,
+            stop_since_ms: None,
+            publish_until_ms: None,
+            status: Status { parallelism: config.parallelism, ..Status::default() },
+            out: Vec::new(),
+            config,
+        }
+    }
+
+    /// One thing happened at `now_ms` (milliseconds since the epoch, never going back): what is to
+    /// be done about it, in this order.
+    pub fn on(&mut self, now_ms: u64, input: Input) -> Vec<Decision> {
+        self.now_ms = now_ms.max(self.now_ms);
+        if self.phase == Phase::Ended {
+            return Vec::new();
+        }
+        match input {
+            Input::Tick => self.on_tick(),
+            Input::Store(id, answer) => self.on_store(id, answer),
+            Input::Task(stamp, event) => self.on_task(&stamp, event),
+            Input::TaskManagersLost { cause } => self.on_failed(&cause, true),
+            Input::Stop => self.on_stop(),
+        }
+        self.go_on();
+        std::mem::take(&mut self.out)
+    }
+
+    /// How the job does.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let mut status = self.status.clone();
+        status.phase = self.phase;
+        status.unpublished_n = self.publisher.unpublished_n();
+        status.checkpoint.in_flight =
+            self.in_flight.as_ref().map(|in_flight| (in_flight.id, in_flight.since_ms));
+        status
+    }
+
+    /// The head, as this coordinator last knew it.
+    #[must_use]
+    pub fn head(&self) -> Option<&Head> {
+        self.head.head()
+    }
+
+    /// The newest committed manifest, as this coordinator knows it.
+    #[must_use]
+    pub fn committed(&self) -> Option<&Manifest> {
+        self.committed.as_ref()
+    }
+
+    fn on_tick(&mut self) {
+        if let Some(decision) = self.store.on_tick(&mut self.requests, self.now_ms) {
+            self.out.push(decision);
+        }
+        if let Some(decision) = self.cleaner.on_tick(&mut self.requests, self.now_ms) {
+            self.out.push(decision);
+        }
+        if self.phase == Phase::Starting && self.store.is_free() {
+            self.start();
+        }
+    }
+
+    /// Whatever is due now, whoever made it due.
+    fn go_on(&mut self) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        if self.recover_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
+            self.begin_epoch();
+        }
+        self.send_notices();
+        self.check_timeouts();
+        self.trigger_if_due();
+        self.end_if_done();
+    }
+
+    fn on_store(&mut self, id: RequestId, answer: StoreAnswer) {
+        match self.store.on_answer(id, answer) {
+            Ok(answered) => self.on_own_answer(answered),
+            Err(answer) => {
+                if let Ok(answered) = self.cleaner.on_answer(id, answer) {
+                    self.on_cleaned(answered);
+                }
+            }
+        }
+    }
+
+    fn on_own_answer(&mut self, answered: Answered<Purpose>) {
+        if let Some(trouble) = trouble_of(&answered.answer) {
+            let request = name_of(&answered.request);
+            let (reason, attempts_n) = (trouble.to_owned(), answered.attempts_n);
+            let hopeless = matches!(answered.answer, StoreAnswer::Refused { .. })
+                || attempts_n >= START_ATTEMPTS_MAX;
+            if self.phase == Phase::Starting && hopeless {
+                return self.fail(Error::Store { request, reason, attempts_n });
+            }
+            self.report(Report::StoreTrouble { request, reason, attempts_n });
+        }
+        match answered.purpose {
+            Purpose::Start => self.on_start_answer(answered),
+            Purpose::PutManifest => self.on_manifest_answer(answered),
+            Purpose::Swap => {
+                let step = self.head.on_answer(answered.answer.clone());
+                self.on_swap_step(step, Some(answered));
+            }
+        }
+    }
+
+    /// Begins a swap of the head, superseding one that is under way.
+    pub(crate) fn swap(&mut self, change: Change) {
+        let step = self.head.swap(change, self.next_id);
+        self.on_swap_step(step, None);
+    }
+
+    fn on_swap_step(&mut self, step: Step, answered: Option<Answered<Purpose>>) {
+        match (step, answered) {
+            (Step::Ask(request), None) => self.ask(Purpose::Swap, request),
+            (Step::Ask(request), Some(answered)) => {
+                let decision = self.store.ask_on(&mut self.requests, answered, request);
+                self.out.push(decision);
+            }
+            (Step::AskLater(request), Some(answered)) => {
+                self.store.ask_later(self.now_ms, answered, request);
+            }
+            (Step::AskAgainLater, Some(answered)) => {
+                self.store.ask_again_later(self.now_ms, answered);
+            }
+            // A keeper asks for patience only after an answer.
+            (Step::AskLater(_) | Step::AskAgainLater, None) => {}
+            (Step::Done(change, head), _) => self.on_swapped(*change, &head),
+            (Step::Failed(error), _) => self.fail(error),
+        }
+    }
+
+    fn on_swapped(&mut self, change: Change, head: &Head) {
+        self.resolve_commit(head);
+        match change {
+            Change::TakeOver(_) => self.on_taken_over(head),
+            Change::BeginEpoch => self.deploy(),
+            Change::Commit { .. } | Change::Reserve => {}
+            Change::Finish => {
+                self.send(Command::Cancel);
+                self.end(Outcome::Finished { before: false });
+            }
+        }
+    }
+
+    fn on_task(&mut self, stamp: &Stamp, event: Event) {
+        let Some(ours) = self.attempt.as_ref().map(|attempt| &attempt.stamp) else { return };
+        if stamp.job == ours.job && stamp.generation > ours.generation {
+            let (theirs, ours) = (stamp.generation, ours.generation);
+            return self.fail(Error::Fenced { theirs, ours });
+        }
+        if stamp != ours {
+            return; // C5: of an older coordinator, or of an attempt that is over
+        }
+        match event {
+            Event::Prepared { splits } => self.on_prepared(splits),
+            Event::Ack(snapshot) => self.on_ack(*snapshot),
+            Event::Declined { task, id, reason } => self.on_declined(task, id, &reason),
+            Event::Published { slot, interval } => {
+                self.publisher.on_published(&slot, interval);
+            }
+            Event::PublishFailed { slot, interval, reason } => {
+                self.publisher.on_publish_failed(self.now_ms, &slot);
+                let what = format!("interval {interval} of {slot}");
+                self.report(Report::PublishFailed { what, reason });
+            }
+            Event::Ended { task } => self.on_ended(task),
+            Event::Failed { task, cause, retry } => {
+                let cause = task.map_or_else(|| cause.clone(), |task| format!("task {task}: {cause}"));
+                self.on_failed(&cause, retry);
+            }
+            Event::Progress(progress) => self.on_progress(*progress),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, purpose: Purpose, request: StoreRequest) {
+        let decision = self.store.ask(&mut self.requests, purpose, request);
+        self.out.push(decision);
+    }
+
+    /// Tells the task managers of this attempt; of no attempt, nobody.
+    pub(crate) fn send(&mut self, command: Command) {
+        if let Some(attempt) = &self.attempt {
+            self.out.push(Decision::Send(attempt.stamp.clone(), command));
+        }
+    }
+
+    pub(crate) fn report(&mut self, report: Report) {
+        self.out.push(Decision::Report(report));
+    }
+
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.send(Command::Cancel);
+        self.end(Outcome::Failed(error));
+    }
+
+    pub(crate) fn end(&mut self, outcome: Outcome) {
+        self.phase = Phase::Ended;
+        self.attempt = None;
+        self.in_flight = None;
+        self.store.clear();
+        self.cleaner.clear();
+        self.out.push(Decision::End(outcome));
+    }
+
+    /// All tasks of the job: whose acknowledgements a checkpoint needs (C1).
+    pub(crate) fn all_tasks(&self) -> BTreeSet<TaskId> {
+        self.config.graph.tasks(self.config.parallelism).collect()
+    }
+}
+
+fn trouble_of(answer: &StoreAnswer) -> Option<&str> {
+    match answer {
+        StoreAnswer::Refused { reason } | StoreAnswer::Unknown { reason } => Some(reason),
+        StoreAnswer::Got(_)
+        | StoreAnswer::Listed(_)
+        | StoreAnswer::Put(_)
+        | StoreAnswer::ConditionFailed
+        | StoreAnswer::Checked(_)
+        | StoreAnswer::Deleted => None,
+    }
+}
+
+fn name_of(request: &StoreRequest) -> &'static str {
+    match request {
+        StoreRequest::Get { .. } => "read from the store",
+        StoreRequest::List { .. } => "list the store",
+        StoreRequest::Put { .. } => "write to the store",
+        StoreRequest::Check { .. } => "check the checkpoint's objects",
+        StoreRequest::Delete { .. } => "delete from the store",
+    }
+}

@@ -1,0 +1,119 @@
+//! What the coordinator decides, and what it tells people.
+
+use streamforge_core::ids::{CheckpointId, Epoch, Generation};
+use streamforge_core::manifest::CheckpointKind;
+use streamforge_core::messages::{Command, Stamp};
+
+use crate::error::Error;
+use crate::store_request::{RequestId, StoreRequest};
+
+/// One thing the shell must do, in the order given.
+#[derive(Debug, PartialEq)]
+#[must_use]
+pub enum Decision {
+    /// Ask the store; answer with [`crate::Input::Store`] and the same id. Requests of different
+    /// ids may run side by side.
+    Store(RequestId, StoreRequest),
+    /// Tell the task managers.
+    Send(Stamp, Command),
+    /// Tell people; nothing depends on it.
+    Report(Report),
+    /// It is over: nothing will be decided any more.
+    End(Outcome),
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq)]
+pub enum Outcome {
+    /// All input is read and all output is published.
+    Finished {
+        /// True: it was so before; nothing ran.
+        before: bool,
+    },
+    /// Stopped before its end; the next start goes on.
+    Stopped {
+        /// From here; `None`: from the beginning, no row was ever read.
+        checkpoint: Option<CheckpointId>,
+        /// Staged intervals that the next start will publish.
+        unpublished_n: usize,
+        /// Why that checkpoint is not the place where it stopped, when it is not.
+        note: Option<String>,
+    },
+    /// It cannot go on.
+    Failed(Error),
+}
+
+/// News for people, in the order they happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// This coordinator is the one that may write (C5), and the attempt is its first.
+    TookOver {
+        /// Its term.
+        generation: Generation,
+        /// The attempt.
+        epoch: Epoch,
+        /// What is restored; `None`: a first start.
+        restored: Option<CheckpointId>,
+    },
+    /// A restore from below the newest checkpoint, as asked: rows published after it come again.
+    Rewound {
+        /// The newest there was.
+        from: CheckpointId,
+        /// Where the job goes on.
+        to: CheckpointId,
+    },
+    /// Rows flow.
+    Running {
+        /// In this attempt.
+        epoch: Epoch,
+    },
+    /// A checkpoint is committed.
+    CheckpointCompleted {
+        /// Which.
+        id: CheckpointId,
+        /// Why it was taken.
+        kind: CheckpointKind,
+        /// From barrier to last acknowledgement.
+        duration_ms: u64,
+        /// Bytes uploaded for it.
+        bytes_n: u64,
+        /// Longest time any task stood still for it.
+        freeze_us: u64,
+    },
+    /// A checkpoint attempt was given up. The job goes on.
+    CheckpointFailed {
+        /// Which.
+        id: CheckpointId,
+        /// Why.
+        reason: String,
+        /// How many in a row.
+        in_a_row: u32,
+    },
+    /// Output could not be made visible; it is tried again.
+    PublishFailed {
+        /// Slot and interval.
+        what: String,
+        /// Why.
+        reason: String,
+    },
+    /// The store does not do what is asked; it is asked again.
+    StoreTrouble {
+        /// What was asked.
+        request: &'static str,
+        /// What it said.
+        reason: String,
+        /// How often it has been asked.
+        attempts_n: u32,
+    },
+    /// The attempt is over.
+    AttemptFailed {
+        /// Which.
+        epoch: Epoch,
+        /// Why.
+        cause: String,
+        /// When the next one begins, from now.
+        again_in_ms: u64,
+    },
+    /// The job is stopping.
+    Stopping,
+}

@@ -1,0 +1,348 @@
+//! From nothing to a coordinator that may write.
+//!
+//! Owns: reading head, manifest and plan, refusing what must not be restored, and the takeover. All
+//! reads come before the first write, so a start that is refused has changed nothing.
+//!
+//! Invariant C7: a restore never silently starts empty or from something older than the head's
+//! manifest. A damaged newest one is noticed here, before any output, and the error names the newest
+//! older one that is whole.
+
+use streamforge_core::frame;
+use streamforge_core::ids::CheckpointId;
+use streamforge_core::key_group::Assignment;
+use streamforge_core::manifest::{self, HEAD_KEY, Head, Manifest, ManifestRef, Plan};
+use streamforge_core::object_key::{MANIFESTS, PLANS, Writer};
+
+use crate::compatibility::mismatches;
+use crate::coordinator::{Coordinator, Purpose};
+use crate::decision::{Outcome, Report};
+use crate::error::Error;
+use crate::head::{Change, TakeOver, successor};
+use crate::lane::Answered;
+use crate::store_request::{PutCondition, StoreAnswer, StoreRequest, expected_objects};
+
+/// How far a start is.
+#[derive(Debug, Default)]
+pub(crate) struct Starting {
+    step: Step,
+    /// The checkpoint that is being looked at, for restoring or for the way out.
+    target: Option<ManifestRef>,
+    manifest: Option<Manifest>,
+    /// Set once the checkpoint to restore turned out damaged.
+    look_back: Option<LookBack>,
+    /// Retained manifests still to be read, for retention.
+    unread: Vec<ManifestRef>,
+    plan_key: String,
+    /// The newest checkpoint before the takeover.
+    newest_before: Option<CheckpointId>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    #[default]
+    ReadHead,
+    ListManifests,
+    ReadManifest,
+    ReadPlan,
+    CheckObjects,
+    ReadRetained,
+    PutPlan,
+}
+
+/// The search for a way out of a damaged checkpoint.
+#[derive(Debug)]
+struct LookBack {
+    damaged: CheckpointId,
+    damages: Vec<String>,
+    /// Older ones, the newest last.
+    candidates: Vec<ManifestRef>,
+    history_n: usize,
+}
+
+impl Coordinator {
+    pub(crate) fn start(&mut self) {
+        let (parallelism, max_parallelism) =
+            (self.config.parallelism, self.config.graph.max_parallelism);
+        if parallelism > max_parallelism {
+            return self.fail(Error::ParallelismTooHigh { parallelism, max_parallelism });
+        }
+        self.ask_start(Step::ReadHead, StoreRequest::Get { key: HEAD_KEY.to_owned() });
+    }
+
+    fn ask_start(&mut self, step: Step, request: StoreRequest) {
+        self.starting.step = step;
+        self.ask(Purpose::Start, request);
+    }
+
+    pub(crate) fn on_start_answer(&mut self, answered: Answered<Purpose>) {
+        let step = self.starting.step;
+        match (step, answered.answer) {
+            (_, StoreAnswer::Unknown { .. } | StoreAnswer::Refused { .. }) => {
+                let again = Answered { answer: StoreAnswer::Deleted, ..answered };
+                self.store.ask_again_later(self.now_ms, again);
+            }
+            (Step::ReadHead, StoreAnswer::Got(None)) => {
+                let prefix = format!("{MANIFESTS}/");
+                self.ask_start(Step::ListManifests, StoreRequest::List { prefix });
+            }
+            (Step::ReadHead, StoreAnswer::Got(Some((bytes, version)))) => {
+                match manifest::decode::<Head>(frame::HEAD, &bytes) {
+                    Err(e) => self.fail(Error::HeadUnreadable { reason: e.to_string() }),
+                    Ok(head) => {
+                        self.head.found(head, version);
+                        self.choose_target();
+                    }
+                }
+            }
+            (Step::ListManifests, StoreAnswer::Listed(keys)) if keys.is_empty() => {
+                match self.config.rewind_to {
+                    None => self.put_plan(),
+                    Some(wanted) => self.fail(Error::NotRetained { wanted, kept: Vec::new() }),
+                }
+            }
+            (Step::ListManifests, StoreAnswer::Listed(keys)) => {
+                self.fail(Error::HeadMissing { manifests_n: keys.len() });
+            }
+            (Step::ReadManifest, StoreAnswer::Got(object)) => self.on_manifest(object.as_ref()),
+            (Step::ReadPlan, StoreAnswer::Got(object)) => self.on_plan(object.as_ref()),
+            (Step::CheckObjects, StoreAnswer::Checked(damages)) => self.on_checked(damages),
+            (Step::ReadRetained, StoreAnswer::Got(object)) => self.on_retained(object.as_ref()),
+            // The name holds a nonce of ours: an object of that name is our own earlier put.
+            (Step::PutPlan, StoreAnswer::Put(_) | StoreAnswer::ConditionFailed) => self.take_over(),
+            (_, answer) => {
+                let reason = format!("an answer to another question: {answer:?}");
+                self.fail(Error::Store { request: "start", reason, attempts_n: 1 });
+            }
+        }
+    }
+
+    /// The newest manifest, or the one asked for by id.
+    fn choose_target(&mut self) {
+        let Some(head) = self.head.head() else { return };
+        let (retained, newest, plan) = (head.retained.clone(), head.newest.clone(), head.plan.clone());
+        let finished = head.finished;
+        self.starting.target = match self.config.rewind_to {
+            None => newest,
+            Some(wanted) => match retained.iter().find(|kept| kept.id == wanted) {
+                Some(kept) => Some(kept.clone()),
+                None => {
+                    let kept = retained.iter().map(|kept| kept.id).collect();
+                    return self.fail(Error::NotRetained { wanted, kept });
+                }
+            },
+        };
+        match &self.starting.target {
+            Some(target) if !(finished && self.config.rewind_to.is_none()) => {
+                let key = target.key.clone();
+                self.ask_start(Step::ReadManifest, StoreRequest::Get { key });
+            }
+            _ => {
+                self.starting.target = None;
+                self.ask_start(Step::ReadPlan, StoreRequest::Get { key: plan });
+            }
+        }
+    }
+
+    fn on_manifest(&mut self, object: Option<&(Vec<u8>, crate::Version)>) {
+        let Some(target) = self.starting.target.clone() else { return };
+        let found = match object {
+            None => Err(format!("manifest {} is missing", target.key)),
+            Some((bytes, _)) => manifest::decode::<Manifest>(frame::MANIFEST, bytes)
+                .map_err(|e| format!("manifest {}: {}", target.key, with_source(&e))),
+        };
+        match found {
+            Err(damage) => self.on_damaged(vec![damage]),
+            Ok(manifest) => {
+                let key = manifest.plan.clone();
+                self.starting.manifest = Some(manifest);
+                self.ask_start(Step::ReadPlan, StoreRequest::Get { key });
+            }
+        }
+    }
+
+    fn on_plan(&mut self, object: Option<&(Vec<u8>, crate::Version)>) {
+        let plan = match object {
+            None => Err("the stored plan is missing".to_owned()),
+            Some((bytes, _)) => manifest::decode::<Plan>(frame::PLAN, bytes)
+                .map_err(|e| format!("the stored plan: {}", with_source(&e))),
+        };
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(damage) => return self.on_damaged(vec![damage]),
+        };
+        if plan.graph.name != self.config.graph.name {
+            let (theirs, ours) = (plan.graph.name, self.config.graph.name.clone());
+            return self.fail(Error::OtherJob { theirs, ours });
+        }
+        let Some(manifest) = &self.starting.manifest else {
+            return self.start_without_restore();
+        };
+        if self.starting.look_back.is_none()
+            && let Err(error) = self.check_document(&plan, manifest)
+        {
+            return self.fail(error);
+        }
+        let objects = expected_objects(manifest);
+        self.ask_start(Step::CheckObjects, StoreRequest::Check { objects });
+    }
+
+    /// Finished before, or never read a row.
+    fn start_without_restore(&mut self) {
+        if self.head.head().is_some_and(|head| head.finished && self.config.rewind_to.is_none()) {
+            self.end(Outcome::Finished { before: true });
+        } else {
+            self.put_plan();
+        }
+    }
+
+    fn check_document(&self, stored: &Plan, manifest: &Manifest) -> Result<(), Error> {
+        let wanted = self.config.graph.max_parallelism;
+        if manifest.max_parallelism != wanted && !manifest.operators.is_empty() {
+            return Err(Error::MaxParallelismChanged { stored: manifest.max_parallelism, wanted });
+        }
+        let mismatches = mismatches(&stored.graph, &self.config.graph, manifest);
+        if mismatches.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::IncompatibleDocument { id: manifest.id, mismatches })
+        }
+    }
+
+    fn on_checked(&mut self, damages: Vec<String>) {
+        if !damages.is_empty() {
+            return self.on_damaged(damages);
+        }
+        if let Some(look_back) = self.starting.look_back.take() {
+            let intact = self.starting.target.as_ref().map(|target| target.id);
+            return self.fail(Error::Damaged {
+                id: look_back.damaged,
+                damages: look_back.damages,
+                intact,
+                history_n: look_back.history_n,
+            });
+        }
+        // What is restored is whole. Retention must know what the others reference.
+        let Some(manifest) = self.starting.manifest.take() else { return };
+        if let Some(target) = &self.starting.target {
+            self.retention.learn(&target.key, &manifest);
+        }
+        let id = manifest.id;
+        self.committed = Some(manifest);
+        let retained = self.head.head().map(|head| head.retained.clone()).unwrap_or_default();
+        self.starting.unread = retained.into_iter().filter(|kept| kept.id < id).collect();
+        self.read_next_retained();
+    }
+
+    /// The looked-at checkpoint cannot be restored: look for the newest older one that can.
+    fn on_damaged(&mut self, damages: Vec<String>) {
+        let Some(target) = self.starting.target.clone() else {
+            // Only the job's name was wanted of the damaged plan.
+            return self.start_without_restore();
+        };
+        self.starting.manifest = None;
+        if self.starting.look_back.is_none() {
+            let retained = self.head.head().map(|head| head.retained.clone()).unwrap_or_default();
+            let candidates: Vec<ManifestRef> =
+                retained.into_iter().filter(|kept| kept.id < target.id).collect();
+            let history_n = candidates.len();
+            let damaged = target.id;
+            let look_back = LookBack { damaged, damages, candidates, history_n };
+            self.starting.look_back = Some(look_back);
+        }
+        let Some(look_back) = &mut self.starting.look_back else { return };
+        match look_back.candidates.pop() {
+            Some(candidate) => {
+                let key = candidate.key.clone();
+                self.starting.target = Some(candidate);
+                self.ask_start(Step::ReadManifest, StoreRequest::Get { key });
+            }
+            None => {
+                let (id, history_n) = (look_back.damaged, look_back.history_n);
+                let damages = std::mem::take(&mut look_back.damages);
+                self.fail(Error::Damaged { id, damages, intact: None, history_n });
+            }
+        }
+    }
+
+    fn read_next_retained(&mut self) {
+        match self.starting.unread.last() {
+            Some(kept) => {
+                let key = kept.key.clone();
+                self.ask_start(Step::ReadRetained, StoreRequest::Get { key });
+            }
+            None => self.put_plan(),
+        }
+    }
+
+    fn on_retained(&mut self, object: Option<&(Vec<u8>, crate::Version)>) {
+        let Some(kept) = self.starting.unread.pop() else { return };
+        // One that cannot be read keeps retention from deleting anything until it has left.
+        if let Some((bytes, _)) = object
+            && let Ok(manifest) = manifest::decode::<Manifest>(frame::MANIFEST, bytes)
+        {
+            self.retention.learn(&kept.key, &manifest);
+        }
+        self.read_next_retained();
+    }
+
+    fn put_plan(&mut self) {
+        let base = self.head.head();
+        let (generation, epoch) = successor(base);
+        // C4: ids of a new generation start above everything reserved before.
+        self.next_id = base.map_or(CheckpointId::ZERO, |head| head.ids_reserved_to).next();
+        let writer = Writer { generation, epoch, checkpoint: self.next_id };
+        // Two that take over at once use the same numbers until one of them wins.
+        self.starting.plan_key = format!("{}-{:016x}", writer.key(PLANS), self.head.nonce());
+        let key = self.starting.plan_key.clone();
+        let bytes = manifest::encode(frame::PLAN, &self.plan);
+        let condition = PutCondition::CreateIfAbsent;
+        self.ask_start(Step::PutPlan, StoreRequest::Put { key, bytes, condition });
+    }
+
+    fn take_over(&mut self) {
+        let parallelism = self.config.parallelism;
+        let groups_n = self.config.graph.max_parallelism;
+        let assignment = match self.head.head() {
+            Some(head) if head.assignment.groups_n() != groups_n => {
+                Assignment::even(groups_n, parallelism)
+            }
+            Some(head) if head.parallelism == parallelism => head.assignment.clone(),
+            Some(head) => head.assignment.rescaled(parallelism),
+            None => Assignment::even(groups_n, parallelism),
+        };
+        let newest = self.head.head().and_then(|head| head.newest.as_ref());
+        self.starting.newest_before = newest.map(|newest| newest.id);
+        self.swap(Change::TakeOver(Box::new(TakeOver {
+            job: self.config.new_job.clone(),
+            coordinator: self.config.address.clone(),
+            plan: self.starting.plan_key.clone(),
+            plan_hash: self.plan.hash(),
+            assignment,
+            parallelism,
+            rewind_to: self.config.rewind_to,
+        })));
+    }
+
+    pub(crate) fn on_taken_over(&mut self, head: &Head) {
+        let (generation, epoch) = (head.generation, head.epoch);
+        let restored = self.committed.as_ref().map(|manifest| manifest.id);
+        if let (Some(from), Some(to)) = (self.starting.newest_before, restored)
+            && to < from
+        {
+            self.report(Report::Rewound { from, to });
+        }
+        self.report(Report::TookOver { generation, epoch, restored });
+        if let Some(manifest) = &self.committed {
+            self.publisher.on_committed(manifest);
+        }
+        self.retention.on_head(head);
+        self.deploy();
+    }
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        None => error.to_string(),
+        Some(source) => format!("{error}: {source}"),
+    }
+}
