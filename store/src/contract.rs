@@ -41,7 +41,10 @@ fn bytes(text: &str) -> Bytes {
 }
 
 async fn put(store: &impl ObjectStore, key: &str, text: &str, condition: Condition) -> Put {
-    store.put(key, bytes(text), condition).await.expect("put is answered")
+    store
+        .put(key, bytes(text), condition)
+        .await
+        .expect("put is answered")
 }
 
 async fn done(store: &impl ObjectStore, key: &str, text: &str) -> ETag {
@@ -52,37 +55,67 @@ async fn done(store: &impl ObjectStore, key: &str, text: &str) -> ETag {
 }
 
 async fn object(store: &impl ObjectStore, key: &str) -> StoredObject {
-    store.get(key).await.expect("get is answered").expect("the object exists")
+    store
+        .get(key)
+        .await
+        .expect("get is answered")
+        .expect("the object exists")
 }
 
 async fn put_is_read_back_whole(store: &impl ObjectStore) {
     let big = Bytes::from(vec![7_u8; 300_000]);
     for content in [Bytes::new(), bytes("x"), big] {
-        let put = store.put("some/key", content.clone(), Condition::None).await;
-        let Ok(Put::Done(etag)) = put else { panic!("put of {} bytes: {put:?}", content.len()) };
+        let put = store
+            .put("some/key", content.clone(), Condition::None)
+            .await;
+        let Ok(Put::Done(etag)) = put else {
+            panic!("put of {} bytes: {put:?}", content.len())
+        };
         let read = object(store, "some/key").await;
-        assert!(read.bytes == content, "content of {} bytes differs", content.len());
-        assert_eq!(read.etag, etag, "a read names the version that the put was told");
+        assert!(
+            read.bytes == content,
+            "content of {} bytes differs",
+            content.len()
+        );
+        assert_eq!(
+            read.etag, etag,
+            "a read names the version that the put was told"
+        );
     }
 }
 
 async fn missing_object_is_none_and_not_an_error(store: &impl ObjectStore) {
     assert_eq!(store.get("missing").await.expect("get is answered"), None);
-    assert_eq!(store.get("deep/er/missing").await.expect("get is answered"), None);
+    assert_eq!(
+        store.get("deep/er/missing").await.expect("get is answered"),
+        None
+    );
     let range = store.get_range("missing", 0..1).await;
     assert!(matches!(range, Err(Error::NotFound { .. })), "{range:?}");
-    assert!(store.list("nothing/here/").await.expect("list is answered").is_empty());
+    assert!(
+        store
+            .list("nothing/here/")
+            .await
+            .expect("list is answered")
+            .is_empty()
+    );
 }
 
 async fn range_is_exact_and_beyond_the_end_is_an_error(store: &impl ObjectStore) {
     let _etag = done(store, "k", "0123456789").await;
     for (range, expected) in [(0..10, "0123456789"), (3..5, "34"), (10..10, "")] {
-        let read = store.get_range("k", range.clone()).await.expect("range is inside");
+        let read = store
+            .get_range("k", range.clone())
+            .await
+            .expect("range is inside");
         assert_eq!(read, bytes(expected), "{range:?}");
     }
     for range in [0..11, 11..12] {
         let read = store.get_range("k", range.clone()).await;
-        assert!(matches!(read, Err(Error::OutOfRange { bytes_n: 10, .. })), "{range:?}: {read:?}");
+        assert!(
+            matches!(read, Err(Error::OutOfRange { bytes_n: 10, .. })),
+            "{range:?}: {read:?}"
+        );
     }
 }
 
@@ -104,8 +137,17 @@ async fn if_match_replaces_only_the_version_it_names(store: &impl ObjectStore) {
         panic!("the version named was the current one");
     };
     assert_ne!(v1, v2);
-    assert_eq!(put(store, "k", "three", Condition::IfMatch(v1)).await, Put::ConditionFailed);
-    assert_eq!(object(store, "k").await, StoredObject { bytes: bytes("two"), etag: v2 });
+    assert_eq!(
+        put(store, "k", "three", Condition::IfMatch(v1)).await,
+        Put::ConditionFailed
+    );
+    assert_eq!(
+        object(store, "k").await,
+        StoredObject {
+            bytes: bytes("two"),
+            etag: v2
+        }
+    );
 }
 
 async fn listing_is_complete_ordered_and_by_plain_prefix(store: &impl ObjectStore) {
@@ -133,12 +175,18 @@ async fn delete_is_idempotent_and_frees_the_key(store: &impl ObjectStore) {
     }
     let keys = ["x/1".to_owned(), "never/was".to_owned(), "y".to_owned()];
     store.delete(&keys).await.expect("delete is answered");
-    store.delete(&keys).await.expect("a second delete is no error");
+    store
+        .delete(&keys)
+        .await
+        .expect("a second delete is no error");
     assert_eq!(store.get("x/1").await.expect("get is answered"), None);
     assert_eq!(object(store, "x/2").await.bytes, bytes("z"));
     let again = put(store, "x/1", "new", Condition::CreateIfAbsent).await;
     assert!(matches!(again, Put::Done(_)), "a deleted key is absent");
-    store.delete(&["x/1".to_owned(), "x/2".to_owned()]).await.expect("delete is answered");
+    store
+        .delete(&["x/1".to_owned(), "x/2".to_owned()])
+        .await
+        .expect("delete is answered");
     let _etag = done(store, "x", "an emptied folder is no object").await;
 }
 
@@ -147,9 +195,16 @@ async fn no_key_is_a_prefix_path_of_another(store: &impl ObjectStore) {
     for key in ["a", "a/b", "a/b/c/d", "a/b/c/d/e"] {
         for condition in [Condition::None, Condition::CreateIfAbsent] {
             let put = store.put(key, bytes("2"), condition).await;
-            assert!(matches!(put, Err(Error::KeyConflict { .. })), "{key}: {put:?}");
+            assert!(
+                matches!(put, Err(Error::KeyConflict { .. })),
+                "{key}: {put:?}"
+            );
         }
-        assert_eq!(store.get(key).await.expect("get is answered"), None, "{key}");
+        assert_eq!(
+            store.get(key).await.expect("get is answered"),
+            None,
+            "{key}"
+        );
     }
     assert_eq!(object(store, "a/b/c").await.bytes, bytes("1"));
 }
@@ -157,11 +212,20 @@ async fn no_key_is_a_prefix_path_of_another(store: &impl ObjectStore) {
 async fn keys_outside_the_rule_are_refused(store: &impl ObjectStore) {
     for key in ["", "/abs", "../up", "a//b", "a/", ".lock", "a b"] {
         let put = store.put(key, bytes("1"), Condition::None).await;
-        assert!(matches!(put, Err(Error::InvalidKey { .. })), "put {key:?}: {put:?}");
+        assert!(
+            matches!(put, Err(Error::InvalidKey { .. })),
+            "put {key:?}: {put:?}"
+        );
         let get = store.get(key).await;
-        assert!(matches!(get, Err(Error::InvalidKey { .. })), "get {key:?}: {get:?}");
+        assert!(
+            matches!(get, Err(Error::InvalidKey { .. })),
+            "get {key:?}: {get:?}"
+        );
         let delete = store.delete(&[key.to_owned()]).await;
-        assert!(matches!(delete, Err(Error::InvalidKey { .. })), "delete {key:?}: {delete:?}");
+        assert!(
+            matches!(delete, Err(Error::InvalidKey { .. })),
+            "delete {key:?}: {delete:?}"
+        );
     }
 }
 
@@ -206,7 +270,10 @@ async fn racing_swaps_have_exactly_one_winner<S: ObjectStore + 'static>(store: A
 
 async fn readers_see_whole_versions_only<S: ObjectStore + 'static>(store: Arc<S>) {
     let version = |n: u8| Bytes::from(vec![n; 20_000]);
-    let first = store.put("k", version(0), Condition::None).await.expect("put is answered");
+    let first = store
+        .put("k", version(0), Condition::None)
+        .await
+        .expect("put is answered");
     assert!(matches!(first, Put::Done(_)));
     let mut tasks = JoinSet::new();
     for _reader in 0..4 {
@@ -216,7 +283,10 @@ async fn readers_see_whole_versions_only<S: ObjectStore + 'static>(store: Arc<S>
             for _read in 0..RACES_N {
                 let read = object(&*store, "k").await.bytes;
                 assert_eq!(read.len(), 20_000);
-                assert!(read.iter().all(|byte| *byte == read[0]), "two versions mixed");
+                assert!(
+                    read.iter().all(|byte| *byte == read[0]),
+                    "two versions mixed"
+                );
                 assert!(read[0] >= last, "a read went back in time");
                 last = read[0];
             }
@@ -225,7 +295,10 @@ async fn readers_see_whole_versions_only<S: ObjectStore + 'static>(store: Arc<S>
     let writer = Arc::clone(&store);
     tasks.spawn(async move {
         for n in 1..=50 {
-            let put = writer.put("k", version(n), Condition::None).await.expect("put is answered");
+            let put = writer
+                .put("k", version(n), Condition::None)
+                .await
+                .expect("put is answered");
             assert!(matches!(put, Put::Done(_)));
         }
     });

@@ -53,19 +53,30 @@ impl FolderStore {
     pub fn open(root: impl AsRef<Path>) -> Result<Self> {
         let root = root.as_ref();
         if root.is_file() {
-            return Err(Error::NotAFolder { path: root.to_owned() });
+            return Err(Error::NotAFolder {
+                path: root.to_owned(),
+            });
         }
         let absent = !root.exists();
         fs::create_dir_all(root).map_err(|e| Error::from_io("create store folder", root, e))?;
         if absent && let Some(parent) = root.parent() {
-            write::sync_dir(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })?;
+            write::sync_dir(if parent.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                parent
+            })?;
         }
         // Absolute, so that a later change of the working directory does not move the store.
         let root =
             fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))?;
         let lock = lock::Lock::acquire(&root)?;
         let writer = Writer::open(&root, lock)?;
-        Ok(Self { inner: Arc::new(Inner { root, writer: Some(writer) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                root,
+                writer: Some(writer),
+            }),
+        })
     }
 
     /// Opens a folder for reading only: without a lock, beside a process that writes.
@@ -75,11 +86,15 @@ impl FolderStore {
     pub fn open_read_only(root: impl AsRef<Path>) -> Result<Self> {
         let root = root.as_ref();
         if root.is_file() {
-            return Err(Error::NotAFolder { path: root.to_owned() });
+            return Err(Error::NotAFolder {
+                path: root.to_owned(),
+            });
         }
         let root =
             fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))?;
-        Ok(Self { inner: Arc::new(Inner { root, writer: None }) })
+        Ok(Self {
+            inner: Arc::new(Inner { root, writer: None }),
+        })
     }
 
     /// The folder.
@@ -117,7 +132,10 @@ impl Inner {
     fn get(&self, key: &str) -> Result<Option<StoredObject>> {
         let path = self.path(key)?;
         match fs::read(&path) {
-            Ok(bytes) => Ok(Some(StoredObject { etag: etag_of(&bytes), bytes: bytes.into() })),
+            Ok(bytes) => Ok(Some(StoredObject {
+                etag: etag_of(&bytes),
+                bytes: bytes.into(),
+            })),
             Err(e) if is_absence(&e) => Ok(None),
             Err(e) => Err(Error::from_io("read object", path, e)),
         }
@@ -141,7 +159,10 @@ impl Inner {
             end: range.end,
             bytes_n: meta.len(),
         };
-        let wanted_n = range.end.checked_sub(range.start).ok_or_else(out_of_range)?;
+        let wanted_n = range
+            .end
+            .checked_sub(range.start)
+            .ok_or_else(out_of_range)?;
         if range.end > meta.len() {
             return Err(out_of_range());
         }
@@ -173,8 +194,14 @@ impl Inner {
             };
             for entry in entries {
                 let entry = entry.map_err(|e| Error::from_io("list folder", &path, e))?;
-                let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-                let key = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+                let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                    continue;
+                };
+                let key = if folder.is_empty() {
+                    name
+                } else {
+                    format!("{folder}/{name}")
+                };
                 if check_key(&key).is_err() {
                     continue; // the store's own files, or a stranger's
                 }
@@ -190,7 +217,10 @@ impl Inner {
                         open.push((entry.path(), key));
                     }
                 } else if key.starts_with(prefix) {
-                    found.push(ObjectMeta { key, bytes_n: meta.len() });
+                    found.push(ObjectMeta {
+                        key,
+                        bytes_n: meta.len(),
+                    });
                 }
             }
         }
@@ -214,13 +244,18 @@ impl Inner {
     }
 
     fn not_found(&self, key: &str) -> Error {
-        Error::NotFound { key: key.to_owned(), location: self.root.display().to_string() }
+        Error::NotFound {
+            key: key.to_owned(),
+            location: self.root.display().to_string(),
+        }
     }
 
     /// When a put failed: was it because one key is the folder of another?
     fn key_conflict(&self, key: &str) -> Option<Error> {
-        let conflict =
-            |other: &str| Error::KeyConflict { key: key.to_owned(), other: other.to_owned() };
+        let conflict = |other: &str| Error::KeyConflict {
+            key: key.to_owned(),
+            other: other.to_owned(),
+        };
         let above = key.match_indices('/').filter_map(|(at, _)| key.get(..at));
         for folder in above {
             if self.root.join(folder).is_file() {
@@ -259,7 +294,8 @@ impl ObjectStore for FolderStore {
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<Put> {
         let key = key.to_owned();
-        self.run(move |inner| inner.put(&key, &bytes, &condition)).await
+        self.run(move |inner| inner.put(&key, &bytes, &condition))
+            .await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {

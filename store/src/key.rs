@@ -27,7 +27,10 @@ pub fn check_key(key: &str) -> Result<(), Error> {
             Some(reason) => reason,
         }
     };
-    Err(Error::InvalidKey { key: key.to_owned(), reason })
+    Err(Error::InvalidKey {
+        key: key.to_owned(),
+        reason,
+    })
 }
 
 /// Checks the fixed text that a listing starts with: a key, or the beginning of one.
@@ -36,7 +39,11 @@ pub fn check_key(key: &str) -> Result<(), Error> {
 /// [`Error::InvalidKey`] when no key can begin with it.
 pub fn check_prefix(prefix: &str) -> Result<(), Error> {
     let whole = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
-    if whole.is_empty() { Ok(()) } else { check_key(whole) }
+    if whole.is_empty() {
+        Ok(())
+    } else {
+        check_key(whole)
+    }
 }
 
 fn segment_fault(segment: &str) -> Option<&'static str> {
@@ -70,7 +77,17 @@ mod tests {
 
     #[test]
     fn keys_that_leave_the_folder_are_refused() {
-        for key in ["", "/etc/passwd", "../up", "a/../b", "a//b", "a/", "a/.hidden", "a\\b", "ä"] {
+        for key in [
+            "",
+            "/etc/passwd",
+            "../up",
+            "a/../b",
+            "a//b",
+            "a/",
+            "a/.hidden",
+            "a\\b",
+            "ä",
+        ] {
             assert!(check_key(key).is_err(), "{key:?}");
         }
     }

@@ -63,13 +63,19 @@ impl MemoryStore {
     /// An empty store with a client that fails as told.
     #[must_use]
     pub fn with_faults(faults: impl Faults + 'static) -> Self {
-        Self { objects: Arc::default(), faults: Arc::new(Mutex::new(faults)) }
+        Self {
+            objects: Arc::default(),
+            faults: Arc::new(Mutex::new(faults)),
+        }
     }
 
     /// Another client of the same objects, with faults of its own.
     #[must_use]
     pub fn connect(&self, faults: impl Faults + 'static) -> Self {
-        Self { objects: Arc::clone(&self.objects), faults: Arc::new(Mutex::new(faults)) }
+        Self {
+            objects: Arc::clone(&self.objects),
+            faults: Arc::new(Mutex::new(faults)),
+        }
     }
 
     /// How many given-up puts are still under way.
@@ -95,7 +101,9 @@ impl MemoryStore {
     /// False when there is no such object.
     pub fn tamper(&self, key: &str, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> bool {
         let mut objects = self.objects();
-        let Some(object) = objects.by_key.get_mut(key) else { return false };
+        let Some(object) = objects.by_key.get_mut(key) else {
+            return false;
+        };
         object.bytes = Bytes::from(change(object.bytes.to_vec()));
         true
     }
@@ -174,7 +182,11 @@ impl MemoryStore {
                 Err(lost("the answer did not arrive"))
             }
             Fault::LandLater => {
-                let late = LatePut { key: key.to_owned(), bytes, condition };
+                let late = LatePut {
+                    key: key.to_owned(),
+                    bytes,
+                    condition,
+                };
                 self.objects().under_way.push(late);
                 Err(lost("no answer in time"))
             }
@@ -242,12 +254,17 @@ impl Objects {
 
     fn path_conflict(&self, key: &str) -> Option<String> {
         let above = key.match_indices('/').filter_map(|(at, _)| key.get(..at));
-        if let Some(other) = above.into_iter().find(|folder| self.by_key.contains_key(*folder)) {
+        if let Some(other) = above
+            .into_iter()
+            .find(|folder| self.by_key.contains_key(*folder))
+        {
             return Some(other.to_owned());
         }
         let folder = format!("{key}/");
         let below = self.by_key.range(folder.clone()..).next();
-        below.map(|(other, _)| other.clone()).filter(|other| other.starts_with(&folder))
+        below
+            .map(|(other, _)| other.clone())
+            .filter(|other| other.starts_with(&folder))
     }
 }
 
@@ -256,7 +273,10 @@ fn etag(version: u64) -> ETag {
 }
 
 fn lost(reason: &str) -> Error {
-    Error::Unavailable { location: "memory".to_owned(), reason: reason.to_owned() }
+    Error::Unavailable {
+        location: "memory".to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
 fn slice(key: &str, bytes: &Bytes, range: &Range<u64>) -> Result<Bytes> {

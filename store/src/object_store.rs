@@ -236,20 +236,32 @@ pub enum Error {
 impl Error {
     /// Sorts an error of the file system into the kinds that a person treats differently.
     #[must_use]
-    pub fn from_io(
-        action: &'static str,
-        path: impl Into<PathBuf>,
-        source: std::io::Error,
-    ) -> Self {
+    pub fn from_io(action: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         use std::io::ErrorKind;
         let path = path.into();
         match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-                Self::DiskFull { action, path, source }
+                Self::DiskFull {
+                    action,
+                    path,
+                    source,
+                }
             }
-            ErrorKind::ReadOnlyFilesystem => Self::ReadOnlyFileSystem { action, path, source },
-            ErrorKind::PermissionDenied => Self::PermissionDenied { action, path, source },
-            _ => Self::Io { action, path, source },
+            ErrorKind::ReadOnlyFilesystem => Self::ReadOnlyFileSystem {
+                action,
+                path,
+                source,
+            },
+            ErrorKind::PermissionDenied => Self::PermissionDenied {
+                action,
+                path,
+                source,
+            },
+            _ => Self::Io {
+                action,
+                path,
+                source,
+            },
         }
     }
 

@@ -45,7 +45,11 @@ impl Coordinator {
     /// The head names this attempt: load the tasks.
     pub(crate) fn deploy(&mut self) {
         let Some(head) = self.head.head() else { return };
-        let stamp = Stamp { job: head.job.clone(), generation: head.generation, epoch: head.epoch };
+        let stamp = Stamp {
+            job: head.job.clone(),
+            generation: head.generation,
+            epoch: head.epoch,
+        };
         let deployment = Deployment {
             graph: self.config.graph.clone(),
             parallelism: head.parallelism,
@@ -59,7 +63,11 @@ impl Coordinator {
         self.attempt = Some(Attempt {
             stamp,
             tasks: self.all_tasks(),
-            sources: deployment.restore.as_ref().map(|m| m.sources.clone()).unwrap_or_default(),
+            sources: deployment
+                .restore
+                .as_ref()
+                .map(|m| m.sources.clone())
+                .unwrap_or_default(),
             restored: deployment.restore.clone(),
             ended: BTreeSet::new(),
             recovering: self.status.last_failure.is_some(),
@@ -70,16 +78,21 @@ impl Coordinator {
     }
 
     fn note_restored(&mut self) {
-        let Some(manifest) = &self.committed else { return };
+        let Some(manifest) = &self.committed else {
+            return;
+        };
         self.status.ledger = manifest.ledger.clone();
-        self.status.checkpoint.last_completed.get_or_insert_with(|| CompletedCheckpoint {
-            id: manifest.id,
-            kind: manifest.kind,
-            time_ms: manifest.time_ms,
-            duration_ms: manifest.duration_ms,
-            bytes_n: 0,
-            freeze_us: 0,
-        });
+        self.status
+            .checkpoint
+            .last_completed
+            .get_or_insert_with(|| CompletedCheckpoint {
+                id: manifest.id,
+                kind: manifest.kind,
+                time_ms: manifest.time_ms,
+                duration_ms: manifest.duration_ms,
+                bytes_n: 0,
+                freeze_us: 0,
+            });
     }
 
     /// All tasks are loaded. Splits of sources that no manifest knows must be committed first (C10).
@@ -87,7 +100,9 @@ impl Coordinator {
         if self.phase != Phase::Deploying || self.in_flight.is_some() {
             return;
         }
-        let Some(attempt) = &mut self.attempt else { return };
+        let Some(attempt) = &mut self.attempt else {
+            return;
+        };
         let mut new = attempt.restored.is_none();
         for (source, splits) in splits {
             attempt.sources.entry(source).or_insert_with(|| {
@@ -111,7 +126,11 @@ impl Coordinator {
         // X4: what the restored manifest lists goes first.
         self.send_notices();
         self.send(Command::Start { splits });
-        let wait_ms = if recovering { 0 } else { self.config.checkpoint.interval_ms };
+        let wait_ms = if recovering {
+            0
+        } else {
+            self.config.checkpoint.interval_ms
+        };
         self.checkpoint_at_ms = self.now_ms + wait_ms;
         self.report(Report::Running { epoch });
     }
@@ -135,21 +154,32 @@ impl Coordinator {
         self.status.last_failure = Some(cause.to_owned());
         if self.stop_since_ms.is_some() {
             // What the newest manifest does not hold is read again by the next start.
-            return self.stopped(Some(format!("while it was stopping a task failed: {cause}")));
+            return self.stopped(Some(format!(
+                "while it was stopping a task failed: {cause}"
+            )));
         }
         if !retry {
-            return self.fail(Error::Job { cause: cause.to_owned() });
+            return self.fail(Error::Job {
+                cause: cause.to_owned(),
+            });
         }
         match self.budget.on_failure(self.now_ms) {
             Verdict::GiveUp { failures_n } => {
-                self.fail(Error::RestartBudget { failures_n, cause: cause.to_owned() });
+                self.fail(Error::RestartBudget {
+                    failures_n,
+                    cause: cause.to_owned(),
+                });
             }
             Verdict::AgainIn(wait_ms) => {
                 self.status.restarts_n += 1;
                 self.phase = Phase::Recovering;
                 self.recover_at_ms = Some(self.now_ms + wait_ms);
                 let (cause, again_in_ms) = (cause.to_owned(), wait_ms);
-                self.report(Report::AttemptFailed { epoch, cause, again_in_ms });
+                self.report(Report::AttemptFailed {
+                    epoch,
+                    cause,
+                    again_in_ms,
+                });
             }
         }
     }
@@ -175,14 +205,25 @@ impl Coordinator {
 
     pub(crate) fn stopped(&mut self, note: Option<String>) {
         self.send(Command::Cancel);
-        let newest = self.head.head().and_then(|head| head.newest.as_ref()).map(|newest| newest.id);
+        let newest = self
+            .head
+            .head()
+            .and_then(|head| head.newest.as_ref())
+            .map(|newest| newest.id);
         let unpublished_n = self.publisher.unpublished_n();
-        self.end(Outcome::Stopped { checkpoint: newest, unpublished_n, note });
+        self.end(Outcome::Stopped {
+            checkpoint: newest,
+            unpublished_n,
+            note,
+        });
     }
 
     /// The commit notices that are due (C3), once there is somebody who can publish.
     pub(crate) fn send_notices(&mut self) {
-        if !matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Finishing) {
+        if !matches!(
+            self.phase,
+            Phase::Running | Phase::Stopping | Phase::Finishing
+        ) {
             return;
         }
         if let Some(notice) = self.publisher.notice(self.now_ms) {
@@ -192,7 +233,9 @@ impl Coordinator {
 
     /// Is the job, or its stop, done?
     pub(crate) fn end_if_done(&mut self) {
-        let Some(committed) = &self.committed else { return };
+        let Some(committed) = &self.committed else {
+            return;
+        };
         if self.in_flight.is_some() || self.committing.is_some() || !self.store.is_free() {
             return;
         }
@@ -206,7 +249,9 @@ impl Coordinator {
                 self.stopped(None);
             }
             (Phase::Stopping | Phase::Finishing, _)
-                if self.publish_until_ms.is_some_and(|at_ms| at_ms <= self.now_ms) =>
+                if self
+                    .publish_until_ms
+                    .is_some_and(|at_ms| at_ms <= self.now_ms) =>
             {
                 self.stopped(None);
             }
@@ -217,7 +262,10 @@ impl Coordinator {
     /// Is the newest manifest one that this attempt made?
     fn is_of_attempt(&self) -> bool {
         let epoch = self.attempt.as_ref().map(|attempt| attempt.stamp.epoch);
-        let generation = self.attempt.as_ref().map(|attempt| attempt.stamp.generation);
+        let generation = self
+            .attempt
+            .as_ref()
+            .map(|attempt| attempt.stamp.generation);
         self.committed.as_ref().is_some_and(|manifest| {
             Some(manifest.epoch) == epoch && Some(manifest.generation) == generation
         })

@@ -59,8 +59,10 @@ pub(crate) struct Committing {
 impl Coordinator {
     /// Begins a checkpoint when one is due and none is in flight.
     pub(crate) fn trigger_if_due(&mut self) {
-        if !matches!(self.phase, Phase::Running | Phase::Stopping | Phase::Finishing)
-            || self.in_flight.is_some()
+        if !matches!(
+            self.phase,
+            Phase::Running | Phase::Stopping | Phase::Finishing
+        ) || self.in_flight.is_some()
             || self.committing.is_some()
             || !self.store.is_free()
         {
@@ -78,7 +80,8 @@ impl Coordinator {
             Phase::Stopping => CheckpointKind::Stop,
             _ => CheckpointKind::Ordinary,
         };
-        if self.checkpoint_at_ms > self.now_ms && !(self.failures_in_a_row_n == 0 && is_last(kind)) {
+        if self.checkpoint_at_ms > self.now_ms && !(self.failures_in_a_row_n == 0 && is_last(kind))
+        {
             return;
         }
         self.trigger(kind);
@@ -105,7 +108,13 @@ impl Coordinator {
 
     fn begin(&mut self, id: CheckpointId, kind: CheckpointKind) {
         let (acks, manifest) = (BTreeMap::new(), None);
-        self.in_flight = Some(InFlight { id, kind, since_ms: self.now_ms, acks, manifest });
+        self.in_flight = Some(InFlight {
+            id,
+            kind,
+            since_ms: self.now_ms,
+            acks,
+            manifest,
+        });
     }
 
     /// The next id, if it is within the range that the head reserves (C4).
@@ -119,7 +128,9 @@ impl Coordinator {
     }
 
     pub(crate) fn on_ack(&mut self, snapshot: TaskSnapshot) {
-        let (Some(attempt), Some(in_flight)) = (&self.attempt, &mut self.in_flight) else { return };
+        let (Some(attempt), Some(in_flight)) = (&self.attempt, &mut self.in_flight) else {
+            return;
+        };
         if snapshot.id != in_flight.id
             || in_flight.manifest.is_some()
             || !attempt.tasks.contains(&snapshot.task)
@@ -147,7 +158,9 @@ impl Coordinator {
 
     /// All expected acknowledgements are in: what they say becomes a manifest.
     fn put_manifest(&mut self) {
-        let (Some(attempt), Some(in_flight)) = (&self.attempt, &self.in_flight) else { return };
+        let (Some(attempt), Some(in_flight)) = (&self.attempt, &self.in_flight) else {
+            return;
+        };
         let Some(head) = self.head.head() else { return };
         let header = build::Header {
             head,
@@ -172,7 +185,14 @@ impl Coordinator {
                     in_flight.manifest = Some(manifest);
                 }
                 let condition = PutCondition::CreateIfAbsent;
-                self.ask(Purpose::PutManifest, StoreRequest::Put { key, bytes, condition });
+                self.ask(
+                    Purpose::PutManifest,
+                    StoreRequest::Put {
+                        key,
+                        bytes,
+                        condition,
+                    },
+                );
             }
         }
     }
@@ -206,7 +226,11 @@ impl Coordinator {
             | StoreAnswer::Unknown { .. } => {
                 let bytes = manifest::encode(frame::MANIFEST, &manifest);
                 let condition = PutCondition::CreateIfAbsent;
-                let again = StoreRequest::Put { key, bytes, condition };
+                let again = StoreRequest::Put {
+                    key,
+                    bytes,
+                    condition,
+                };
                 self.store.ask_later(self.now_ms, answered, again);
             }
         }
@@ -214,36 +238,64 @@ impl Coordinator {
 
     /// The manifest is durable. From here on only the head decides (C2).
     fn commit(&mut self, manifest: Manifest) {
-        let Some(in_flight) = self.in_flight.take() else { return };
+        let Some(in_flight) = self.in_flight.take() else {
+            return;
+        };
         let after_recovery = self.attempt.as_mut().is_some_and(|attempt| {
             let ordinary = in_flight.kind == CheckpointKind::Ordinary;
             ordinary && std::mem::take(&mut attempt.recovering)
         });
         let key = manifest_key(&manifest);
-        let reference = ManifestRef { key: key.clone(), id: manifest.id };
+        let reference = ManifestRef {
+            key: key.clone(),
+            id: manifest.id,
+        };
         self.committing = Some(Committing {
             manifest,
             key,
             bytes_n: in_flight.acks.values().map(|ack| ack.bytes).sum(),
-            freeze_us: in_flight.acks.values().map(|ack| ack.freeze_us).max().unwrap_or(0),
+            freeze_us: in_flight
+                .acks
+                .values()
+                .map(|ack| ack.freeze_us)
+                .max()
+                .unwrap_or(0),
             after_recovery,
         });
         let retain_n = self.config.checkpoint.retain_n;
-        self.swap(Change::Commit { manifest: reference, retain_n });
+        self.swap(Change::Commit {
+            manifest: reference,
+            retain_n,
+        });
     }
 
     /// A swap of ours has succeeded: now it is known whether the manifest under way is named (C2).
     pub(crate) fn resolve_commit(&mut self, head: &Head) {
-        let Some(committing) = self.committing.take() else { return };
-        if head.newest.as_ref().is_some_and(|newest| newest.id == committing.manifest.id) {
+        let Some(committing) = self.committing.take() else {
+            return;
+        };
+        if head
+            .newest
+            .as_ref()
+            .is_some_and(|newest| newest.id == committing.manifest.id)
+        {
             self.on_committed(committing, head);
         } else {
-            self.note_failed(committing.manifest.id, "the attempt ended before it was committed");
+            self.note_failed(
+                committing.manifest.id,
+                "the attempt ended before it was committed",
+            );
         }
     }
 
     fn on_committed(&mut self, committing: Committing, head: &Head) {
-        let Committing { manifest, key, bytes_n, freeze_us, after_recovery } = committing;
+        let Committing {
+            manifest,
+            key,
+            bytes_n,
+            freeze_us,
+            after_recovery,
+        } = committing;
         let (id, kind, duration_ms) = (manifest.id, manifest.kind, manifest.duration_ms);
         self.retention.learn(&key, &manifest);
         self.retention.on_head(head);
@@ -264,7 +316,13 @@ impl Coordinator {
             self.budget.on_progress();
         }
         self.send(Command::Committed { id });
-        self.report(Report::CheckpointCompleted { id, kind, duration_ms, bytes_n, freeze_us });
+        self.report(Report::CheckpointCompleted {
+            id,
+            kind,
+            duration_ms,
+            bytes_n,
+            freeze_us,
+        });
         self.schedule_next(duration_ms);
         match kind {
             CheckpointKind::Initial => self.let_rows_flow(),
@@ -294,10 +352,14 @@ impl Coordinator {
         }
         let give_up_ms = timeout_ms.saturating_mul(STOP_TIMEOUTS_N);
         if self.phase == Phase::Stopping
-            && self.stop_since_ms.is_some_and(|since_ms| since_ms + give_up_ms <= now_ms)
+            && self
+                .stop_since_ms
+                .is_some_and(|since_ms| since_ms + give_up_ms <= now_ms)
             && self.publish_until_ms.is_none()
         {
-            self.stopped(Some("its last checkpoint could not be completed".to_owned()));
+            self.stopped(Some(
+                "its last checkpoint could not be completed".to_owned(),
+            ));
         }
     }
 
@@ -308,14 +370,19 @@ impl Coordinator {
         if in_flight.manifest.is_some() {
             return "the store has not taken its manifest".to_owned();
         }
-        let missing = attempt.tasks.iter().filter(|task| !in_flight.acks.contains_key(task));
+        let missing = attempt
+            .tasks
+            .iter()
+            .filter(|task| !in_flight.acks.contains_key(task));
         let missing: Vec<String> = missing.map(ToString::to_string).collect();
         format!("no acknowledgement from task {}", missing.join(", "))
     }
 
     /// Gives the attempt in flight up (A2). No head names it, so it does not exist.
     fn abort(&mut self, reason: &str) {
-        let Some(in_flight) = self.in_flight.take() else { return };
+        let Some(in_flight) = self.in_flight.take() else {
+            return;
+        };
         // Its manifest may be on its way: an object that nobody will ever name.
         self.store.clear();
         self.send(Command::Abort { id: in_flight.id });
@@ -323,13 +390,18 @@ impl Coordinator {
         let wait_ms = if is_last(in_flight.kind) {
             LAST_RETRY_MS
         } else {
-            self.config.checkpoint.interval_ms.min(self.config.checkpoint.timeout_ms)
+            self.config
+                .checkpoint
+                .interval_ms
+                .min(self.config.checkpoint.timeout_ms)
         };
         self.checkpoint_at_ms = self.now_ms + wait_ms.max(self.config.checkpoint.min_pause_ms);
         if self.phase == Phase::Stopping
             && self.failures_in_a_row_n > self.config.checkpoint.tolerate_failures_n
         {
-            self.stopped(Some(format!("its last checkpoint could not be completed: {reason}")));
+            self.stopped(Some(format!(
+                "its last checkpoint could not be completed: {reason}"
+            )));
         }
     }
 
@@ -349,9 +421,17 @@ impl Coordinator {
             let stale = format!("{in_a_row} checkpoints in a row failed; the last: {reason}");
             self.status.checkpoint.stale = Some(stale);
         }
-        let failed = FailedCheckpoint { id, time_ms: self.now_ms, reason: reason.clone() };
+        let failed = FailedCheckpoint {
+            id,
+            time_ms: self.now_ms,
+            reason: reason.clone(),
+        };
         self.status.checkpoint.last_failed = Some(failed);
-        self.report(Report::CheckpointFailed { id, reason, in_a_row });
+        self.report(Report::CheckpointFailed {
+            id,
+            reason,
+            in_a_row,
+        });
     }
 
     /// Deletes what may go (C6), once per attempt after looking for leftovers of dead ones.
@@ -360,8 +440,10 @@ impl Coordinator {
             return;
         }
         let epoch = self.status.epoch;
-        let ordinary =
-            self.committed.as_ref().is_some_and(|it| it.kind == CheckpointKind::Ordinary);
+        let ordinary = self
+            .committed
+            .as_ref()
+            .is_some_and(|it| it.kind == CheckpointKind::Ordinary);
         if ordinary && self.swept_in != Some(epoch) {
             self.swept_in = Some(epoch);
             self.list_leftovers(SWEPT_FOLDERS.to_vec());
@@ -371,9 +453,15 @@ impl Coordinator {
     }
 
     fn list_leftovers(&mut self, mut folders: Vec<&'static str>) {
-        let Some(folder) = folders.pop() else { return self.delete_next() };
-        let request = StoreRequest::List { prefix: format!("{folder}/") };
-        let decision = self.cleaner.ask(&mut self.requests, Cleaning::List(folders), request);
+        let Some(folder) = folders.pop() else {
+            return self.delete_next();
+        };
+        let request = StoreRequest::List {
+            prefix: format!("{folder}/"),
+        };
+        let decision = self
+            .cleaner
+            .ask(&mut self.requests, Cleaning::List(folders), request);
         self.out.push(decision);
     }
 
@@ -383,7 +471,9 @@ impl Coordinator {
             return;
         }
         let request = StoreRequest::Delete { keys: keys.clone() };
-        let decision = self.cleaner.ask(&mut self.requests, Cleaning::Delete(keys), request);
+        let decision = self
+            .cleaner
+            .ask(&mut self.requests, Cleaning::Delete(keys), request);
         self.out.push(decision);
     }
 
@@ -411,6 +501,16 @@ fn is_last(kind: CheckpointKind) -> bool {
 }
 
 fn manifest_key(manifest: &Manifest) -> String {
-    let Manifest { generation, epoch, id: checkpoint, .. } = *manifest;
-    Writer { generation, epoch, checkpoint }.key(MANIFESTS)
+    let Manifest {
+        generation,
+        epoch,
+        id: checkpoint,
+        ..
+    } = *manifest;
+    Writer {
+        generation,
+        epoch,
+        checkpoint,
+    }
+    .key(MANIFESTS)
 }

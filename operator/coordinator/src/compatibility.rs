@@ -22,9 +22,19 @@ pub fn mismatches(stored: &JobGraph, wanted: &JobGraph, manifest: &Manifest) -> 
         }
     }
     for (uid, splits) in &manifest.sources {
-        source_mismatch(stored, wanted, &uid.0, splits.iter().map(|split| &split.progress), &mut found);
+        source_mismatch(
+            stored,
+            wanted,
+            &uid.0,
+            splits.iter().map(|split| &split.progress),
+            &mut found,
+        );
     }
-    for slot in manifest.staged.iter().filter(|slot| !slot.intervals.is_empty()) {
+    for slot in manifest
+        .staged
+        .iter()
+        .filter(|slot| !slot.intervals.is_empty())
+    {
         let sink = &slot.slot.sink.0;
         let after = operator(wanted, sink);
         if !matches!(after.map(|after| &after.kind), Some(OperatorKind::Sink(_))) {
@@ -41,7 +51,10 @@ pub fn mismatches(stored: &JobGraph, wanted: &JobGraph, manifest: &Manifest) -> 
 }
 
 fn operator<'g>(graph: &'g JobGraph, uid: &str) -> Option<&'g Operator> {
-    graph.operators().map(|(_, operator)| operator).find(|operator| operator.uid.0 == uid)
+    graph
+        .operators()
+        .map(|(_, operator)| operator)
+        .find(|operator| operator.uid.0 == uid)
 }
 
 fn source_mismatch<'a>(
@@ -74,9 +87,14 @@ fn source_mismatch<'a>(
 
 fn aggregate_mismatch(before: &Operator, after: &Operator, found: &mut Vec<String>) {
     use OperatorKind::{WindowFinal, WindowPartial};
-    let (WindowFinal(old) | WindowPartial(old)) = &before.kind else { return };
+    let (WindowFinal(old) | WindowPartial(old)) = &before.kind else {
+        return;
+    };
     let (WindowFinal(new) | WindowPartial(new)) = &after.kind else {
-        found.push(format!("{:?} was an aggregate and no longer is one", before.uid.0));
+        found.push(format!(
+            "{:?} was an aggregate and no longer is one",
+            before.uid.0
+        ));
         return;
     };
     let changed = changed_fields(old, new);
@@ -91,11 +109,17 @@ fn aggregate_mismatch(before: &Operator, after: &Operator, found: &mut Vec<Strin
 
 fn changed_fields(old: &AggregateSpec, new: &AggregateSpec) -> Vec<&'static str> {
     let key = |spec: &AggregateSpec| -> Vec<_> {
-        spec.keys.iter().map(|key| (key.expr.sql.clone(), key.expr.data_type.clone())).collect()
+        spec.keys
+            .iter()
+            .map(|key| (key.expr.sql.clone(), key.expr.data_type.clone()))
+            .collect()
     };
     let calls = |spec: &AggregateSpec| -> Vec<AggregateCall> {
         // What a column is called is not part of the state.
-        let unnamed = |call: &AggregateCall| AggregateCall { name: String::new(), ..call.clone() };
+        let unnamed = |call: &AggregateCall| AggregateCall {
+            name: String::new(),
+            ..call.clone()
+        };
         spec.calls.iter().map(unnamed).collect()
     };
     let mut changed = Vec::new();

@@ -93,7 +93,10 @@ impl Coordinator {
     /// A coordinator that has done nothing yet; the first [`Input::Tick`] starts it.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let plan = Plan { graph: config.graph.clone(), document: config.document.clone() };
+        let plan = Plan {
+            graph: config.graph.clone(),
+            document: config.document.clone(),
+        };
         Self {
             plan,
             now_ms: 0,
@@ -117,7 +120,10 @@ impl Coordinator {
             failures_in_a_row_n: 0,
             stop_since_ms: None,
             publish_until_ms: None,
-            status: Status { parallelism: config.parallelism, ..Status::default() },
+            status: Status {
+                parallelism: config.parallelism,
+                ..Status::default()
+            },
             out: Vec::new(),
             config,
         }
@@ -147,8 +153,10 @@ impl Coordinator {
         let mut status = self.status.clone();
         status.phase = self.phase;
         status.unpublished_n = self.publisher.unpublished_n();
-        status.checkpoint.in_flight =
-            self.in_flight.as_ref().map(|in_flight| (in_flight.id, in_flight.since_ms));
+        status.checkpoint.in_flight = self
+            .in_flight
+            .as_ref()
+            .map(|in_flight| (in_flight.id, in_flight.since_ms));
         status
     }
 
@@ -208,9 +216,17 @@ impl Coordinator {
             let hopeless = matches!(answered.answer, StoreAnswer::Refused { .. })
                 || attempts_n >= START_ATTEMPTS_MAX;
             if self.phase == Phase::Starting && hopeless {
-                return self.fail(Error::Store { request, reason, attempts_n });
+                return self.fail(Error::Store {
+                    request,
+                    reason,
+                    attempts_n,
+                });
             }
-            self.report(Report::StoreTrouble { request, reason, attempts_n });
+            self.report(Report::StoreTrouble {
+                request,
+                reason,
+                attempts_n,
+            });
         }
         match answered.purpose {
             Purpose::Start => self.on_start_answer(answered),
@@ -262,7 +278,9 @@ impl Coordinator {
     }
 
     fn on_task(&mut self, stamp: &Stamp, event: Event) {
-        let Some(ours) = self.attempt.as_ref().map(|attempt| &attempt.stamp) else { return };
+        let Some(ours) = self.attempt.as_ref().map(|attempt| &attempt.stamp) else {
+            return;
+        };
         if stamp.job == ours.job && stamp.generation > ours.generation {
             let (theirs, ours) = (stamp.generation, ours.generation);
             return self.fail(Error::Fenced { theirs, ours });
@@ -277,14 +295,19 @@ impl Coordinator {
             Event::Published { slot, interval } => {
                 self.publisher.on_published(&slot, interval);
             }
-            Event::PublishFailed { slot, interval, reason } => {
+            Event::PublishFailed {
+                slot,
+                interval,
+                reason,
+            } => {
                 self.publisher.on_publish_failed(self.now_ms, &slot);
                 let what = format!("interval {interval} of {slot}");
                 self.report(Report::PublishFailed { what, reason });
             }
             Event::Ended { task } => self.on_ended(task),
             Event::Failed { task, cause, retry } => {
-                let cause = task.map_or_else(|| cause.clone(), |task| format!("task {task}: {cause}"));
+                let cause =
+                    task.map_or_else(|| cause.clone(), |task| format!("task {task}: {cause}"));
                 self.on_failed(&cause, retry);
             }
             Event::Progress(progress) => self.on_progress(*progress),
@@ -299,7 +322,8 @@ impl Coordinator {
     /// Tells the task managers of this attempt; of no attempt, nobody.
     pub(crate) fn send(&mut self, command: Command) {
         if let Some(attempt) = &self.attempt {
-            self.out.push(Decision::Send(attempt.stamp.clone(), command));
+            self.out
+                .push(Decision::Send(attempt.stamp.clone(), command));
         }
     }
 

@@ -123,7 +123,9 @@ pub enum Error {
         cause: String,
     },
     /// Too many failures without progress.
-    #[error("gave up after {failures_n} failures without a completed checkpoint; the last: {cause}")]
+    #[error(
+        "gave up after {failures_n} failures without a completed checkpoint; the last: {cause}"
+    )]
     RestartBudget {
         /// How many counted.
         failures_n: u32,
@@ -133,14 +135,20 @@ pub enum Error {
 }
 
 fn list(sentences: &[String]) -> String {
-    sentences.iter().map(|sentence| format!("\n  - {sentence}")).collect()
+    sentences
+        .iter()
+        .map(|sentence| format!("\n  - {sentence}"))
+        .collect()
 }
 
 fn ids(ids: &[CheckpointId]) -> String {
     if ids.is_empty() {
         return "none".to_owned();
     }
-    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    ids.iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn way_out(intact: Option<&CheckpointId>, history_n: &usize) -> String {

@@ -158,7 +158,10 @@ impl HeadKeeper {
     /// A keeper that knows no head yet. The seed must differ between processes.
     #[must_use]
     pub fn new(nonce_seed: u64) -> Self {
-        Self { nonce_seed, ..Self::default() }
+        Self {
+            nonce_seed,
+            ..Self::default()
+        }
     }
 
     /// The head was read: this is what swaps are based on.
@@ -175,7 +178,10 @@ impl HeadKeeper {
     /// A number no other swap of any coordinator has.
     pub fn nonce(&mut self) -> u64 {
         self.swaps_n += 1;
-        split_mix(self.nonce_seed.wrapping_add(self.swaps_n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        split_mix(
+            self.nonce_seed
+                .wrapping_add(self.swaps_n.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        )
     }
 
     /// Begins a swap. One that is still under way is superseded: it may yet turn out to have taken
@@ -188,7 +194,11 @@ impl HeadKeeper {
         let Some(head) = change.apply(self.head(), next_id, nonce) else {
             return Step::Failed(Error::HeadVanished);
         };
-        self.pending = Some(Swap { change, next_id, head });
+        self.pending = Some(Swap {
+            change,
+            next_id,
+            head,
+        });
         self.put()
     }
 
@@ -197,7 +207,8 @@ impl HeadKeeper {
     }
 
     fn put_later(&self) -> Step {
-        self.put_request().map_or(Step::AskAgainLater, Step::AskLater)
+        self.put_request()
+            .map_or(Step::AskAgainLater, Step::AskLater)
     }
 
     fn put_request(&self) -> Option<StoreRequest> {
@@ -207,7 +218,11 @@ impl HeadKeeper {
             Some((_, version)) => PutCondition::IfMatch(version.clone()),
         };
         let bytes = manifest::encode(frame::HEAD, &pending.head);
-        Some(StoreRequest::Put { key: HEAD_KEY.to_owned(), bytes, condition })
+        Some(StoreRequest::Put {
+            key: HEAD_KEY.to_owned(),
+            bytes,
+            condition,
+        })
     }
 
     /// The swap, or the reading back after it, was answered.
@@ -219,7 +234,9 @@ impl HeadKeeper {
             StoreAnswer::Got(None) => Step::Failed(Error::HeadVanished),
             // The condition failed, or the outcome is open: only the head itself can tell.
             StoreAnswer::ConditionFailed | StoreAnswer::Unknown { .. } => {
-                Step::Ask(StoreRequest::Get { key: HEAD_KEY.to_owned() })
+                Step::Ask(StoreRequest::Get {
+                    key: HEAD_KEY.to_owned(),
+                })
             }
             StoreAnswer::Refused { .. }
             | StoreAnswer::Listed(_)
@@ -232,10 +249,14 @@ impl HeadKeeper {
         let found: Head = match manifest::decode(frame::HEAD, bytes) {
             Ok(head) => head,
             Err(error) => {
-                return Step::Failed(Error::HeadUnreadable { reason: error.to_string() });
+                return Step::Failed(Error::HeadUnreadable {
+                    reason: error.to_string(),
+                });
             }
         };
-        let Some(pending) = &self.pending else { return Step::AskAgainLater };
+        let Some(pending) = &self.pending else {
+            return Step::AskAgainLater;
+        };
         if found.nonce == pending.head.nonce {
             return self.done(version);
         }
@@ -243,22 +264,34 @@ impl HeadKeeper {
             // Unchanged: the same bytes again, under the same condition.
             return self.put_later();
         }
-        if let Some(at) = self.unresolved.iter().position(|head| head.nonce == found.nonce) {
+        if let Some(at) = self
+            .unresolved
+            .iter()
+            .position(|head| head.nonce == found.nonce)
+        {
             // An earlier swap of ours took effect after all; later ones cannot have.
             let earlier = self.unresolved.swap_remove(at);
             self.base = Some((earlier, version));
             self.unresolved.clear();
-            let Some(Swap { change, next_id, .. }) = self.pending.take() else {
+            let Some(Swap {
+                change, next_id, ..
+            }) = self.pending.take()
+            else {
                 return Step::AskAgainLater;
             };
             return self.swap(change, next_id);
         }
         let ours = pending.head.generation;
-        Step::Failed(Error::Fenced { theirs: found.generation, ours })
+        Step::Failed(Error::Fenced {
+            theirs: found.generation,
+            ours,
+        })
     }
 
     fn done(&mut self, version: Version) -> Step {
-        let Some(pending) = self.pending.take() else { return Step::AskAgainLater };
+        let Some(pending) = self.pending.take() else {
+            return Step::AskAgainLater;
+        };
         self.base = Some((pending.head.clone(), version));
         self.unresolved.clear();
         Step::Done(Box::new(pending.change), Box::new(pending.head))

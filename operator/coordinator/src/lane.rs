@@ -74,7 +74,12 @@ impl<P> Lane<P> {
         let id = ids.next();
         let decision = Decision::Store(id, request.clone());
         let state = State::UnderWay(id);
-        self.current = Some(Current { purpose, request, attempts_n: 1, state });
+        self.current = Some(Current {
+            purpose,
+            request,
+            attempts_n: 1,
+            state,
+        });
         decision
     }
 
@@ -86,8 +91,18 @@ impl<P> Lane<P> {
     ) -> Result<Answered<P>, StoreAnswer> {
         match self.current.take() {
             Some(current) if current.state == State::UnderWay(id) => {
-                let Current { purpose, request, attempts_n, .. } = current;
-                Ok(Answered { purpose, request, answer, attempts_n })
+                let Current {
+                    purpose,
+                    request,
+                    attempts_n,
+                    ..
+                } = current;
+                Ok(Answered {
+                    purpose,
+                    request,
+                    answer,
+                    attempts_n,
+                })
             }
             other => {
                 self.current = other;
@@ -98,15 +113,31 @@ impl<P> Lane<P> {
 
     /// Takes the same request up again after a while.
     pub(crate) fn ask_again_later(&mut self, now_ms: u64, answered: Answered<P>) {
-        let Answered { purpose, request, attempts_n, .. } = answered;
+        let Answered {
+            purpose,
+            request,
+            attempts_n,
+            ..
+        } = answered;
         let wait_ms = RETRY_MS_INITIAL.saturating_mul(1 << (attempts_n - 1).min(10));
         let at_ms = now_ms + wait_ms.min(RETRY_MS_MAX);
-        self.current = Some(Current { purpose, request, attempts_n, state: State::AgainAt(at_ms) });
+        self.current = Some(Current {
+            purpose,
+            request,
+            attempts_n,
+            state: State::AgainAt(at_ms),
+        });
     }
 
     /// Asks another request after the same wait, counting on.
     pub(crate) fn ask_later(&mut self, now_ms: u64, answered: Answered<P>, request: StoreRequest) {
-        self.ask_again_later(now_ms, Answered { request, ..answered });
+        self.ask_again_later(
+            now_ms,
+            Answered {
+                request,
+                ..answered
+            },
+        );
     }
 
     /// Asks another request now, counting on.

@@ -42,4 +42,5 @@ pub use splits::deal_splits;
 pub use status::{CheckpointStatus, CompletedCheckpoint, FailedCheckpoint, Phase, Status};
 pub use store_request::{
     ExpectedObject, Piece, PutCondition, RequestId, StoreAnswer, StoreRequest, Version,
+    expected_objects,
 };

@@ -58,8 +58,12 @@ impl Publisher {
 
     /// A slot's interval is visible. True: it was waited for.
     pub fn on_published(&mut self, slot: &SlotId, interval: CheckpointId) -> bool {
-        let Some(sink) = self.sinks.get_mut(&slot.sink) else { return false };
-        let Some(waiting) = sink.get_mut(&interval) else { return false };
+        let Some(sink) = self.sinks.get_mut(&slot.sink) else {
+            return false;
+        };
+        let Some(waiting) = sink.get_mut(&interval) else {
+            return false;
+        };
         if waiting.remove(slot).is_none() {
             return false;
         }
@@ -85,21 +89,34 @@ impl Publisher {
     pub fn notice(&mut self, now_ms: u64) -> Option<Command> {
         let mut slots = Vec::new();
         for (sink, intervals) in &self.sinks {
-            let Some((id, waiting)) = intervals.first_key_value() else { continue };
-            let due = self.sent.get(sink).is_none_or(|(sent, again_at_ms)| {
-                sent != id || *again_at_ms <= now_ms
-            });
+            let Some((id, waiting)) = intervals.first_key_value() else {
+                continue;
+            };
+            let due = self
+                .sent
+                .get(sink)
+                .is_none_or(|(sent, again_at_ms)| sent != id || *again_at_ms <= now_ms);
             if due {
                 self.sent.insert(sink.clone(), (*id, now_ms + REPEAT_MS));
-                slots.extend(waiting.iter().map(|(slot, staged)| (slot.clone(), staged.clone())));
+                slots.extend(
+                    waiting
+                        .iter()
+                        .map(|(slot, staged)| (slot.clone(), staged.clone())),
+                );
             }
         }
-        (!slots.is_empty()).then_some(Command::Publish { manifest: self.manifest, slots })
+        (!slots.is_empty()).then_some(Command::Publish {
+            manifest: self.manifest,
+            slots,
+        })
     }
 
     /// What the next manifest lists: all that is listed and not confirmed, and what was staged
     /// since; per slot oldest first, each interval once (C3).
-    pub fn list(&self, staged: impl IntoIterator<Item = (SlotId, StagedInterval)>) -> Vec<SlotState> {
+    pub fn list(
+        &self,
+        staged: impl IntoIterator<Item = (SlotId, StagedInterval)>,
+    ) -> Vec<SlotState> {
         let listed = self.sinks.values().flat_map(BTreeMap::values).flatten();
         let listed = listed.map(|(slot, interval)| (slot.clone(), interval.clone()));
         let mut slots: BTreeMap<SlotId, BTreeMap<CheckpointId, StagedInterval>> = BTreeMap::new();
@@ -107,22 +124,33 @@ impl Publisher {
             if self.is_confirmed(&slot, interval.id) || interval.objects.is_empty() {
                 continue;
             }
-            slots.entry(slot).or_default().entry(interval.id).or_insert(interval);
+            slots
+                .entry(slot)
+                .or_default()
+                .entry(interval.id)
+                .or_insert(interval);
         }
-        let state = |(slot, intervals): (SlotId, BTreeMap<CheckpointId, StagedInterval>)| SlotState {
-            slot,
-            intervals: intervals.into_values().collect(),
-        };
+        let state =
+            |(slot, intervals): (SlotId, BTreeMap<CheckpointId, StagedInterval>)| SlotState {
+                slot,
+                intervals: intervals.into_values().collect(),
+            };
         slots.into_iter().map(state).collect()
     }
 
     /// How many intervals of slots wait to be published.
     #[must_use]
     pub fn unpublished_n(&self) -> usize {
-        self.sinks.values().flat_map(BTreeMap::values).map(BTreeMap::len).sum()
+        self.sinks
+            .values()
+            .flat_map(BTreeMap::values)
+            .map(BTreeMap::len)
+            .sum()
     }
 
     fn is_confirmed(&self, slot: &SlotId, interval: CheckpointId) -> bool {
-        self.confirmed.get(slot).is_some_and(|confirmed| interval <= *confirmed)
+        self.confirmed
+            .get(slot)
+            .is_some_and(|confirmed| interval <= *confirmed)
     }
 }

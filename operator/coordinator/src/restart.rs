@@ -35,7 +35,12 @@ impl RestartBudget {
     #[must_use]
     pub fn new(policy: RestartPolicy) -> Self {
         let counted_at_ms = VecDeque::new();
-        Self { policy, counted_at_ms, progress_since_failure: false, in_a_row_n: 0 }
+        Self {
+            policy,
+            counted_at_ms,
+            progress_since_failure: false,
+            in_a_row_n: 0,
+        }
     }
 
     /// A checkpoint completed that was not the one taken right after a recovery.
@@ -57,7 +62,10 @@ impl RestartBudget {
         if failures_n > self.policy.failures_n_max {
             return Verdict::GiveUp { failures_n };
         }
-        let wait_ms = self.policy.backoff_initial_ms.saturating_mul(1 << self.in_a_row_n.min(20));
+        let wait_ms = self
+            .policy
+            .backoff_initial_ms
+            .saturating_mul(1 << self.in_a_row_n.min(20));
         self.in_a_row_n += 1;
         Verdict::AgainIn(wait_ms.min(self.policy.backoff_max_ms))
     }
@@ -84,7 +92,10 @@ mod tests {
 
         let again = Verdict::AgainIn;
         let give_up = Verdict::GiveUp { failures_n: 5 };
-        assert_eq!(verdicts, [again(100), again(200), again(400), again(800), give_up]);
+        assert_eq!(
+            verdicts,
+            [again(100), again(200), again(400), again(800), give_up]
+        );
     }
 
     #[test]
@@ -102,7 +113,10 @@ mod tests {
         let mut budget = budget(1);
 
         for n in 0..10 {
-            assert!(matches!(budget.on_failure(n * 60_001), Verdict::AgainIn(_)), "failure {n}");
+            assert!(
+                matches!(budget.on_failure(n * 60_001), Verdict::AgainIn(_)),
+                "failure {n}"
+            );
         }
     }
 }

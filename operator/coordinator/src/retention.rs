@@ -37,10 +37,17 @@ impl Retention {
     /// The head's list changed: what left it, and is not referenced by what stays, is doomed.
     pub fn on_head(&mut self, head: &Head) {
         let retained: BTreeSet<CheckpointId> = head.retained.iter().map(|kept| kept.id).collect();
-        let gone: Vec<CheckpointId> =
-            self.objects.keys().filter(|id| !retained.contains(id)).copied().collect();
-        let candidates: Vec<String> =
-            gone.iter().filter_map(|id| self.objects.remove(id)).flatten().collect();
+        let gone: Vec<CheckpointId> = self
+            .objects
+            .keys()
+            .filter(|id| !retained.contains(id))
+            .copied()
+            .collect();
+        let candidates: Vec<String> = gone
+            .iter()
+            .filter_map(|id| self.objects.remove(id))
+            .flatten()
+            .collect();
         self.doom(head, candidates);
     }
 
@@ -50,8 +57,14 @@ impl Retention {
     }
 
     fn doom(&mut self, head: &Head, keys: Vec<String>) {
-        let Some(oldest) = head.retained.iter().map(|kept| kept.id).min() else { return };
-        if head.retained.iter().any(|kept| !self.objects.contains_key(&kept.id)) {
+        let Some(oldest) = head.retained.iter().map(|kept| kept.id).min() else {
+            return;
+        };
+        if head
+            .retained
+            .iter()
+            .any(|kept| !self.objects.contains_key(&kept.id))
+        {
             return; // what an unread manifest references is not known
         }
         let deletable = |key: &String| {
@@ -65,7 +78,11 @@ impl Retention {
     /// What to delete next; stays on the list until [`Retention::on_deleted`].
     #[must_use]
     pub fn next_deletes(&self) -> Vec<String> {
-        self.doomed.iter().take(DELETES_PER_REQUEST_MAX).cloned().collect()
+        self.doomed
+            .iter()
+            .take(DELETES_PER_REQUEST_MAX)
+            .cloned()
+            .collect()
     }
 
     /// These are gone.
@@ -80,7 +97,13 @@ fn objects_of(key: &str, manifest: &Manifest) -> BTreeSet<String> {
     let parts = manifest.operators.values().flat_map(|state| &state.parts);
     let late = manifest.late_log.iter().map(|object| object.key.clone());
     let staged = manifest.staged.iter().flat_map(|slot| &slot.intervals);
-    let staged = staged.flat_map(|interval| &interval.objects).map(|object| object.staged.clone());
+    let staged = staged
+        .flat_map(|interval| &interval.objects)
+        .map(|object| object.staged.clone());
     let own = [key.to_owned(), manifest.plan.clone()];
-    own.into_iter().chain(parts.map(|part| part.key.clone())).chain(late).chain(staged).collect()
+    own.into_iter()
+        .chain(parts.map(|part| part.key.clone()))
+        .chain(late)
+        .chain(staged)
+        .collect()
 }

@@ -16,20 +16,23 @@ pub fn deal_splits(
     parallelism: u32,
 ) -> BTreeMap<OperatorUid, BTreeMap<SubtaskIdx, Vec<SplitState>>> {
     let mut dealt = BTreeMap::new();
-    let mut load: BTreeMap<SubtaskIdx, u64> =
-        (0..parallelism.max(1)).map(|idx| (SubtaskIdx(idx), 0)).collect();
+    let mut load: BTreeMap<SubtaskIdx, u64> = (0..parallelism.max(1))
+        .map(|idx| (SubtaskIdx(idx), 0))
+        .collect();
     for (source, splits) in sources {
-        let mut open: Vec<&SplitState> =
-            splits.iter().filter(|split| split.progress != SplitProgress::End).collect();
+        let mut open: Vec<&SplitState> = splits
+            .iter()
+            .filter(|split| split.progress != SplitProgress::End)
+            .collect();
         open.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.split.cmp(&b.split)));
         let by_subtask: &mut BTreeMap<SubtaskIdx, Vec<SplitState>> =
             dealt.entry(source.clone()).or_default();
         // Splits per subtask come first: even weightless splits are spread.
         let mut splits_n: BTreeMap<SubtaskIdx, u64> = BTreeMap::new();
         for split in open {
-            let least = load.iter().min_by_key(|(idx, load)| {
-                (**load, splits_n.get(idx).copied().unwrap_or(0), **idx)
-            });
+            let least = load
+                .iter()
+                .min_by_key(|(idx, load)| (**load, splits_n.get(idx).copied().unwrap_or(0), **idx));
             let subtask = least.map_or(SubtaskIdx(0), |(idx, _)| *idx);
             *load.entry(subtask).or_default() += split.weight;
             *splits_n.entry(subtask).or_default() += 1;
@@ -85,6 +88,9 @@ mod tests {
         let mut ended = split("done", 9);
         ended.progress = SplitProgress::End;
 
-        assert_eq!(deal(vec![ended, split("open", 1)], 2), [vec!["open".to_owned()], vec![]]);
+        assert_eq!(
+            deal(vec![ended, split("open", 1)], 2),
+            [vec!["open".to_owned()], vec![]]
+        );
     }
 }

@@ -64,9 +64,17 @@ impl Coordinator {
         let (parallelism, max_parallelism) =
             (self.config.parallelism, self.config.graph.max_parallelism);
         if parallelism > max_parallelism {
-            return self.fail(Error::ParallelismTooHigh { parallelism, max_parallelism });
+            return self.fail(Error::ParallelismTooHigh {
+                parallelism,
+                max_parallelism,
+            });
         }
-        self.ask_start(Step::ReadHead, StoreRequest::Get { key: HEAD_KEY.to_owned() });
+        self.ask_start(
+            Step::ReadHead,
+            StoreRequest::Get {
+                key: HEAD_KEY.to_owned(),
+            },
+        );
     }
 
     fn ask_start(&mut self, step: Step, request: StoreRequest) {
@@ -78,7 +86,10 @@ impl Coordinator {
         let step = self.starting.step;
         match (step, answered.answer) {
             (_, StoreAnswer::Unknown { .. } | StoreAnswer::Refused { .. }) => {
-                let again = Answered { answer: StoreAnswer::Deleted, ..answered };
+                let again = Answered {
+                    answer: StoreAnswer::Deleted,
+                    ..answered
+                };
                 self.store.ask_again_later(self.now_ms, again);
             }
             (Step::ReadHead, StoreAnswer::Got(None)) => {
@@ -87,7 +98,9 @@ impl Coordinator {
             }
             (Step::ReadHead, StoreAnswer::Got(Some((bytes, version)))) => {
                 match manifest::decode::<Head>(frame::HEAD, &bytes) {
-                    Err(e) => self.fail(Error::HeadUnreadable { reason: e.to_string() }),
+                    Err(e) => self.fail(Error::HeadUnreadable {
+                        reason: e.to_string(),
+                    }),
                     Ok(head) => {
                         self.head.found(head, version);
                         self.choose_target();
@@ -97,11 +110,16 @@ impl Coordinator {
             (Step::ListManifests, StoreAnswer::Listed(keys)) if keys.is_empty() => {
                 match self.config.rewind_to {
                     None => self.put_plan(),
-                    Some(wanted) => self.fail(Error::NotRetained { wanted, kept: Vec::new() }),
+                    Some(wanted) => self.fail(Error::NotRetained {
+                        wanted,
+                        kept: Vec::new(),
+                    }),
                 }
             }
             (Step::ListManifests, StoreAnswer::Listed(keys)) => {
-                self.fail(Error::HeadMissing { manifests_n: keys.len() });
+                self.fail(Error::HeadMissing {
+                    manifests_n: keys.len(),
+                });
             }
             (Step::ReadManifest, StoreAnswer::Got(object)) => self.on_manifest(object.as_ref()),
             (Step::ReadPlan, StoreAnswer::Got(object)) => self.on_plan(object.as_ref()),
@@ -111,7 +129,11 @@ impl Coordinator {
             (Step::PutPlan, StoreAnswer::Put(_) | StoreAnswer::ConditionFailed) => self.take_over(),
             (_, answer) => {
                 let reason = format!("an answer to another question: {answer:?}");
-                self.fail(Error::Store { request: "start", reason, attempts_n: 1 });
+                self.fail(Error::Store {
+                    request: "start",
+                    reason,
+                    attempts_n: 1,
+                });
             }
         }
     }
@@ -119,7 +141,11 @@ impl Coordinator {
     /// The newest manifest, or the one asked for by id.
     fn choose_target(&mut self) {
         let Some(head) = self.head.head() else { return };
-        let (retained, newest, plan) = (head.retained.clone(), head.newest.clone(), head.plan.clone());
+        let (retained, newest, plan) = (
+            head.retained.clone(),
+            head.newest.clone(),
+            head.plan.clone(),
+        );
         let finished = head.finished;
         self.starting.target = match self.config.rewind_to {
             None => newest,
@@ -144,7 +170,9 @@ impl Coordinator {
     }
 
     fn on_manifest(&mut self, object: Option<&(Vec<u8>, crate::Version)>) {
-        let Some(target) = self.starting.target.clone() else { return };
+        let Some(target) = self.starting.target.clone() else {
+            return;
+        };
         let found = match object {
             None => Err(format!("manifest {} is missing", target.key)),
             Some((bytes, _)) => manifest::decode::<Manifest>(frame::MANIFEST, bytes)
@@ -188,7 +216,11 @@ impl Coordinator {
 
     /// Finished before, or never read a row.
     fn start_without_restore(&mut self) {
-        if self.head.head().is_some_and(|head| head.finished && self.config.rewind_to.is_none()) {
+        if self
+            .head
+            .head()
+            .is_some_and(|head| head.finished && self.config.rewind_to.is_none())
+        {
             self.end(Outcome::Finished { before: true });
         } else {
             self.put_plan();
@@ -198,13 +230,19 @@ impl Coordinator {
     fn check_document(&self, stored: &Plan, manifest: &Manifest) -> Result<(), Error> {
         let wanted = self.config.graph.max_parallelism;
         if manifest.max_parallelism != wanted && !manifest.operators.is_empty() {
-            return Err(Error::MaxParallelismChanged { stored: manifest.max_parallelism, wanted });
+            return Err(Error::MaxParallelismChanged {
+                stored: manifest.max_parallelism,
+                wanted,
+            });
         }
         let mismatches = mismatches(&stored.graph, &self.config.graph, manifest);
         if mismatches.is_empty() {
             Ok(())
         } else {
-            Err(Error::IncompatibleDocument { id: manifest.id, mismatches })
+            Err(Error::IncompatibleDocument {
+                id: manifest.id,
+                mismatches,
+            })
         }
     }
 
@@ -222,13 +260,19 @@ impl Coordinator {
             });
         }
         // What is restored is whole. Retention must know what the others reference.
-        let Some(manifest) = self.starting.manifest.take() else { return };
+        let Some(manifest) = self.starting.manifest.take() else {
+            return;
+        };
         if let Some(target) = &self.starting.target {
             self.retention.learn(&target.key, &manifest);
         }
         let id = manifest.id;
         self.committed = Some(manifest);
-        let retained = self.head.head().map(|head| head.retained.clone()).unwrap_or_default();
+        let retained = self
+            .head
+            .head()
+            .map(|head| head.retained.clone())
+            .unwrap_or_default();
         self.starting.unread = retained.into_iter().filter(|kept| kept.id < id).collect();
         self.read_next_retained();
     }
@@ -241,15 +285,28 @@ impl Coordinator {
         };
         self.starting.manifest = None;
         if self.starting.look_back.is_none() {
-            let retained = self.head.head().map(|head| head.retained.clone()).unwrap_or_default();
-            let candidates: Vec<ManifestRef> =
-                retained.into_iter().filter(|kept| kept.id < target.id).collect();
+            let retained = self
+                .head
+                .head()
+                .map(|head| head.retained.clone())
+                .unwrap_or_default();
+            let candidates: Vec<ManifestRef> = retained
+                .into_iter()
+                .filter(|kept| kept.id < target.id)
+                .collect();
             let history_n = candidates.len();
             let damaged = target.id;
-            let look_back = LookBack { damaged, damages, candidates, history_n };
+            let look_back = LookBack {
+                damaged,
+                damages,
+                candidates,
+                history_n,
+            };
             self.starting.look_back = Some(look_back);
         }
-        let Some(look_back) = &mut self.starting.look_back else { return };
+        let Some(look_back) = &mut self.starting.look_back else {
+            return;
+        };
         match look_back.candidates.pop() {
             Some(candidate) => {
                 let key = candidate.key.clone();
@@ -259,7 +316,12 @@ impl Coordinator {
             None => {
                 let (id, history_n) = (look_back.damaged, look_back.history_n);
                 let damages = std::mem::take(&mut look_back.damages);
-                self.fail(Error::Damaged { id, damages, intact: None, history_n });
+                self.fail(Error::Damaged {
+                    id,
+                    damages,
+                    intact: None,
+                    history_n,
+                });
             }
         }
     }
@@ -275,7 +337,9 @@ impl Coordinator {
     }
 
     fn on_retained(&mut self, object: Option<&(Vec<u8>, crate::Version)>) {
-        let Some(kept) = self.starting.unread.pop() else { return };
+        let Some(kept) = self.starting.unread.pop() else {
+            return;
+        };
         // One that cannot be read keeps retention from deleting anything until it has left.
         if let Some((bytes, _)) = object
             && let Ok(manifest) = manifest::decode::<Manifest>(frame::MANIFEST, bytes)
@@ -289,14 +353,27 @@ impl Coordinator {
         let base = self.head.head();
         let (generation, epoch) = successor(base);
         // C4: ids of a new generation start above everything reserved before.
-        self.next_id = base.map_or(CheckpointId::ZERO, |head| head.ids_reserved_to).next();
-        let writer = Writer { generation, epoch, checkpoint: self.next_id };
+        self.next_id = base
+            .map_or(CheckpointId::ZERO, |head| head.ids_reserved_to)
+            .next();
+        let writer = Writer {
+            generation,
+            epoch,
+            checkpoint: self.next_id,
+        };
         // Two that take over at once use the same numbers until one of them wins.
         self.starting.plan_key = format!("{}-{:016x}", writer.key(PLANS), self.head.nonce());
         let key = self.starting.plan_key.clone();
         let bytes = manifest::encode(frame::PLAN, &self.plan);
         let condition = PutCondition::CreateIfAbsent;
-        self.ask_start(Step::PutPlan, StoreRequest::Put { key, bytes, condition });
+        self.ask_start(
+            Step::PutPlan,
+            StoreRequest::Put {
+                key,
+                bytes,
+                condition,
+            },
+        );
     }
 
     fn take_over(&mut self) {
@@ -331,7 +408,11 @@ impl Coordinator {
         {
             self.report(Report::Rewound { from, to });
         }
-        self.report(Report::TookOver { generation, epoch, restored });
+        self.report(Report::TookOver {
+            generation,
+            epoch,
+            restored,
+        });
         if let Some(manifest) = &self.committed {
             self.publisher.on_committed(manifest);
         }

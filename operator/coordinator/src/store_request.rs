@@ -106,7 +106,8 @@ pub struct Piece {
 }
 
 /// Everything a restore of this manifest would read.
-pub(crate) fn expected_objects(manifest: &Manifest) -> Vec<ExpectedObject> {
+#[must_use]
+pub fn expected_objects(manifest: &Manifest) -> Vec<ExpectedObject> {
     let parts = manifest.operators.values().flat_map(|state| &state.parts);
     let parts = parts.map(|part| ExpectedObject {
         key: part.key.clone(),
@@ -124,7 +125,11 @@ pub(crate) fn expected_objects(manifest: &Manifest) -> Vec<ExpectedObject> {
     let late = manifest.late_log.iter().map(|object| ExpectedObject {
         key: object.key.clone(),
         bytes_n: object.bytes,
-        pieces: vec![Piece { offset: 0, length: object.bytes, checksum: object.checksum }],
+        pieces: vec![Piece {
+            offset: 0,
+            length: object.bytes,
+            checksum: object.checksum,
+        }],
     });
     parts.chain(late).collect()
 }

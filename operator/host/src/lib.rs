@@ -1,1 +1,18 @@
-//! Drives the coordinator with timers, a transport and the store.
+//! Drives the coordinator of one job with timers, a transport and the store.
+//!
+//! Owns: carrying out what the coordinator decides, and telling it what happened. Never decides
+//! anything itself. Start at: [`start`]; what the store holds: [`history`].
+
+mod clock;
+pub mod history;
+mod job;
+mod requests;
+mod task_managers;
+
+pub use job::{JobConfig, JobHandle, start};
+pub use requests::{check_objects, perform};
+pub use streamforge_coordinator::{
+    CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, Outcome,
+    Phase, Report, RestartPolicy, Status,
+};
+pub use task_managers::{InProcess, Lost, TaskManagerEnd, TaskManagers, in_process};

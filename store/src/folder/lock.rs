@@ -39,12 +39,16 @@ impl Lock {
                 let _read = file.read_to_string(&mut holder);
                 let pid = holder.trim();
                 let pid = if pid.is_empty() { "unknown" } else { pid }.to_owned();
-                return Err(Error::InUse { path: root.to_owned(), pid });
+                return Err(Error::InUse {
+                    path: root.to_owned(),
+                    pid,
+                });
             }
             Err(TryLockError::Error(e)) => return Err(io("lock")(e)),
         }
         file.set_len(0).map_err(io("write lock file"))?;
-        file.seek(SeekFrom::Start(0)).map_err(io("write lock file"))?;
+        file.seek(SeekFrom::Start(0))
+            .map_err(io("write lock file"))?;
         writeln!(file, "{}", std::process::id()).map_err(io("write lock file"))?;
         Ok(Self { _file: file })
     }

@@ -16,7 +16,11 @@ fn put(store: &FolderStore, key: &str, text: &'static str) -> Result<Put> {
 }
 
 fn get(store: &FolderStore, key: &str) -> Option<Vec<u8>> {
-    store.inner.get(key).unwrap().map(|object| object.bytes.to_vec())
+    store
+        .inner
+        .get(key)
+        .unwrap()
+        .map(|object| object.bytes.to_vec())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -53,7 +57,10 @@ fn reader_opens_beside_a_writer_and_writes_nothing() {
     let reader = FolderStore::open_read_only(dir.path()).unwrap();
 
     assert_eq!(get(&reader, "a/b").unwrap(), b"1");
-    assert!(matches!(put(&reader, "a/c", "2"), Err(Error::OpenedReadOnly { .. })));
+    assert!(matches!(
+        put(&reader, "a/c", "2"),
+        Err(Error::OpenedReadOnly { .. })
+    ));
     assert!(reader.inner.delete(&["a/b".to_owned()]).is_err());
     assert_eq!(get(&writer, "a/b").unwrap(), b"1");
 }
@@ -72,11 +79,16 @@ fn reading_a_store_that_is_not_there_does_not_make_it() {
 fn objects_and_versions_survive_a_reopen() {
     let dir = tempfile::tempdir().unwrap();
     let store = FolderStore::open(dir.path()).unwrap();
-    let Ok(Put::Done(etag)) = put(&store, "head", "one") else { panic!("put failed") };
+    let Ok(Put::Done(etag)) = put(&store, "head", "one") else {
+        panic!("put failed")
+    };
     drop(store);
 
     let store = FolderStore::open(dir.path()).unwrap();
-    let swap = store.inner.put("head", b"two", &Condition::IfMatch(etag)).unwrap();
+    let swap = store
+        .inner
+        .put("head", b"two", &Condition::IfMatch(etag))
+        .unwrap();
 
     assert!(matches!(swap, Put::Done(_)));
     assert_eq!(get(&store, "head").unwrap(), b"two");
@@ -102,10 +114,19 @@ fn puts_leave_no_temporary_file_behind() {
     let store = FolderStore::open(dir.path()).unwrap();
     let create = Condition::CreateIfAbsent;
 
-    assert!(matches!(store.inner.put("k", b"1", &create), Ok(Put::Done(_))));
-    assert!(matches!(store.inner.put("k", b"2", &create), Ok(Put::ConditionFailed)));
+    assert!(matches!(
+        store.inner.put("k", b"1", &create),
+        Ok(Put::Done(_))
+    ));
+    assert!(matches!(
+        store.inner.put("k", b"2", &create),
+        Ok(Put::ConditionFailed)
+    ));
     let wrong = Condition::IfMatch(ETag::new("wrong"));
-    assert!(matches!(store.inner.put("k", b"3", &wrong), Ok(Put::ConditionFailed)));
+    assert!(matches!(
+        store.inner.put("k", b"3", &wrong),
+        Ok(Put::ConditionFailed)
+    ));
     assert!(put(&store, "k/below", "4").is_err());
 
     assert_eq!(fs::read_dir(dir.path().join(TMP_NAME)).unwrap().count(), 0);
@@ -133,7 +154,10 @@ fn path_of_a_file_is_refused_by_name() {
 
     let refused = FolderStore::open(&path).unwrap_err();
 
-    assert!(refused.to_string().contains("it is a file, not a folder"), "{refused}");
+    assert!(
+        refused.to_string().contains("it is a file, not a folder"),
+        "{refused}"
+    );
     assert_eq!(refused.recovery(), Recovery::Fatal);
 }
 
@@ -146,10 +170,22 @@ fn disk_errors_are_told_apart() {
     assert_eq!(
         texts,
         [
-            ("write object to /x: the disk is full".to_owned(), Recovery::Refused), // ENOSPC
-            ("write object to /x: the disk is full".to_owned(), Recovery::Refused), // EDQUOT
-            ("write object to /x: the file system is read-only".to_owned(), Recovery::Refused),
-            ("write object to /x: permission denied".to_owned(), Recovery::Refused),
+            (
+                "write object to /x: the disk is full".to_owned(),
+                Recovery::Refused
+            ), // ENOSPC
+            (
+                "write object to /x: the disk is full".to_owned(),
+                Recovery::Refused
+            ), // EDQUOT
+            (
+                "write object to /x: the file system is read-only".to_owned(),
+                Recovery::Refused
+            ),
+            (
+                "write object to /x: permission denied".to_owned(),
+                Recovery::Refused
+            ),
             ("write object to /x".to_owned(), Recovery::OutcomeUnknown), // EIO
         ]
     );
@@ -159,7 +195,9 @@ fn disk_errors_are_told_apart() {
 fn full_disk_is_named_and_leaves_the_old_version() {
     // /dev/shm is a file system of its own; a limit on file size stands in for a small disk
     // where there is none that a test may fill.
-    let Some(small) = SmallDisk::mount() else { return };
+    let Some(small) = SmallDisk::mount() else {
+        return;
+    };
     let store = FolderStore::open(small.path()).unwrap();
     assert!(matches!(put(&store, "head", "old"), Ok(Put::Done(_))));
 
@@ -168,7 +206,10 @@ fn full_disk_is_named_and_leaves_the_old_version() {
 
     assert!(matches!(refused, Error::DiskFull { .. }), "{refused:?}");
     assert_eq!(get(&store, "head").unwrap(), b"old");
-    assert!(matches!(put(&store, "head", "new"), Ok(Put::Done(_))), "room was given back");
+    assert!(
+        matches!(put(&store, "head", "new"), Ok(Put::Done(_))),
+        "room was given back"
+    );
 }
 
 /// A 1 MiB tmpfs, where the machine lets us mount one.

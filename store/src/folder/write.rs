@@ -36,7 +36,12 @@ impl Writer {
             Err(e) => return Err(Error::from_io("empty temporary folder", tmp, e)),
         }
         fs::create_dir(&tmp).map_err(|e| Error::from_io("create temporary folder", &tmp, e))?;
-        Ok(Self { tmp, next: AtomicU64::new(0), names: Mutex::new(()), _lock: lock })
+        Ok(Self {
+            tmp,
+            next: AtomicU64::new(0),
+            names: Mutex::new(()),
+            _lock: lock,
+        })
     }
 
     pub(super) fn put(
@@ -50,10 +55,18 @@ impl Writer {
         if *condition == Condition::CreateIfAbsent && path.is_file() {
             return Ok(Put::ConditionFailed);
         }
-        let tmp = self.tmp.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
+        let tmp = self
+            .tmp
+            .join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
         let put = write_synced(&tmp, bytes)
             .and_then(|()| self.name(root, path, &tmp, condition))
-            .map(|named| if named { Put::Done(etag_of(bytes)) } else { Put::ConditionFailed });
+            .map(|named| {
+                if named {
+                    Put::Done(etag_of(bytes))
+                } else {
+                    Put::ConditionFailed
+                }
+            });
         if !matches!(put, Ok(Put::Done(_))) {
             // Best effort: what stays is removed by the next open.
             let _removed = fs::remove_file(&tmp);
@@ -120,8 +133,10 @@ impl Writer {
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file =
         File::create_new(path).map_err(|e| Error::from_io("create temporary file", path, e))?;
-    file.write_all(bytes).map_err(|e| Error::from_io("write object to", path, e))?;
-    file.sync_all().map_err(|e| Error::from_io("sync object to disk", path, e))
+    file.write_all(bytes)
+        .map_err(|e| Error::from_io("write object to", path, e))?;
+    file.sync_all()
+        .map_err(|e| Error::from_io("sync object to disk", path, e))
 }
 
 /// Makes the temporary file the object, unless there is one. A hard link never replaces.
@@ -151,7 +166,10 @@ fn link_new(tmp: &Path, path: &Path) -> Result<bool> {
 }
 
 fn no_hard_links(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied)
+    matches!(
+        error.kind(),
+        ErrorKind::Unsupported | ErrorKind::PermissionDenied
+    )
 }
 
 /// Makes the missing folders down to `folder` and syncs each one's name.

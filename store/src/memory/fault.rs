@@ -71,7 +71,9 @@ impl ScriptedFaults {
     /// The fates of the next puts; after them, no faults.
     #[must_use]
     pub fn for_puts(puts: impl IntoIterator<Item = Fault>) -> Self {
-        Self { puts: puts.into_iter().collect() }
+        Self {
+            puts: puts.into_iter().collect(),
+        }
     }
 }
 

@@ -40,13 +40,24 @@ fn put_with_a_lost_answer_took_effect() {
 #[test]
 fn late_put_lands_under_the_condition_it_was_sent_with() {
     let store = MemoryStore::new();
-    let Put::Done(first) = store.put_now("head", bytes("1"), Condition::CreateIfAbsent).unwrap()
+    let Put::Done(first) = store
+        .put_now("head", bytes("1"), Condition::CreateIfAbsent)
+        .unwrap()
     else {
         panic!("the store was empty");
     };
-    let slow = store.connect(ScriptedFaults::for_puts([Fault::LandLater, Fault::LandLater]));
-    assert!(slow.put_now("head", bytes("2"), Condition::IfMatch(first.clone())).is_err());
-    assert!(slow.put_now("head", bytes("3"), Condition::IfMatch(first)).is_err());
+    let slow = store.connect(ScriptedFaults::for_puts([
+        Fault::LandLater,
+        Fault::LandLater,
+    ]));
+    assert!(
+        slow.put_now("head", bytes("2"), Condition::IfMatch(first.clone()))
+            .is_err()
+    );
+    assert!(
+        slow.put_now("head", bytes("3"), Condition::IfMatch(first))
+            .is_err()
+    );
     assert_eq!(text(&store, "head").as_deref(), Some("1"));
 
     assert_eq!(store.land(1), Some(("head".to_owned(), true)));

@@ -78,19 +78,25 @@ pub(super) fn union(
     if header.kind == CheckpointKind::Final
         && let Some((source, split)) = open_split(&manifest.sources)
     {
-        return Err(format!("all tasks ended, but split {split} of {source} is not at its end"));
+        return Err(format!(
+            "all tasks ended, but split {split} of {source} is not at its end"
+        ));
     }
     manifest.operators = operators(acks);
     if let Some(restored) = &attempt.restored
-        && let Some(lost) =
-            restored.operators.keys().find(|uid| !manifest.operators.contains_key(*uid))
+        && let Some(lost) = restored
+            .operators
+            .keys()
+            .find(|uid| !manifest.operators.contains_key(*uid))
     {
         return Err(format!("no task reported the restored state of {lost}"));
     }
     manifest.staged = publisher.list(acks.values().flat_map(|ack| ack.staged.iter().cloned()));
     let restored = attempt.restored.as_ref();
-    manifest.ledger =
-        ledger(restored.map(|manifest| &manifest.ledger), acks.values().map(|ack| &ack.counters));
+    manifest.ledger = ledger(
+        restored.map(|manifest| &manifest.ledger),
+        acks.values().map(|ack| &ack.counters),
+    );
     manifest.late_log = late_log(attempt, acks);
     Ok(manifest)
 }
@@ -103,8 +109,16 @@ fn sources(
     let mut found: BTreeMap<&OperatorUid, BTreeMap<&SplitId, &SplitState>> = BTreeMap::new();
     for (source, splits) in acks.values().flat_map(|ack| &ack.splits) {
         for split in splits {
-            if found.entry(source).or_default().insert(&split.split, split).is_some() {
-                return Err(format!("two tasks reported split {} of {source}", split.split));
+            if found
+                .entry(source)
+                .or_default()
+                .insert(&split.split, split)
+                .is_some()
+            {
+                return Err(format!(
+                    "two tasks reported split {} of {source}",
+                    split.split
+                ));
             }
         }
     }
@@ -115,10 +129,16 @@ fn sources(
             match (&before.progress, now) {
                 (SplitProgress::End, None) => drop(found.insert(&before.split, before)),
                 (SplitProgress::End, Some(SplitProgress::At(_))) => {
-                    return Err(format!("split {} of {source} was ended and is read again", before.split));
+                    return Err(format!(
+                        "split {} of {source} was ended and is read again",
+                        before.split
+                    ));
                 }
                 (SplitProgress::At(_), None) => {
-                    return Err(format!("no task reported split {} of {source}", before.split));
+                    return Err(format!(
+                        "no task reported split {} of {source}",
+                        before.split
+                    ));
                 }
                 (_, Some(_)) => {}
             }
@@ -133,7 +153,9 @@ fn sources(
 fn open_split(
     sources: &BTreeMap<OperatorUid, Vec<SplitState>>,
 ) -> Option<(&OperatorUid, &SplitId)> {
-    let all = sources.iter().flat_map(|(source, splits)| splits.iter().map(move |it| (source, it)));
+    let all = sources
+        .iter()
+        .flat_map(|(source, splits)| splits.iter().map(move |it| (source, it)));
     let mut open = all.filter(|(_, split)| split.progress != SplitProgress::End);
     open.next().map(|(source, split)| (source, &split.split))
 }
@@ -162,6 +184,12 @@ fn operators(acks: &BTreeMap<TaskId, TaskSnapshot>) -> BTreeMap<OperatorUid, Ope
 }
 
 fn late_log(attempt: &Attempt, acks: &BTreeMap<TaskId, TaskSnapshot>) -> Vec<ObjectRef> {
-    let restored = attempt.restored.iter().flat_map(|manifest| &manifest.late_log);
-    restored.chain(acks.values().flat_map(|ack| &ack.late_log)).cloned().collect()
+    let restored = attempt
+        .restored
+        .iter()
+        .flat_map(|manifest| &manifest.late_log);
+    restored
+        .chain(acks.values().flat_map(|ack| &ack.late_log))
+        .cloned()
+        .collect()
 }

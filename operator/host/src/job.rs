@@ -1,0 +1,258 @@
+//! One job, driven.
+//!
+//! Owns: the loop that feeds the coordinator and carries out its decisions, and the handle by which
+//! the rest of the program sees the job. Start at: [`start`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use streamforge_coordinator::{
+    CheckpointPolicy, Config, Coordinator, Decision, Input, Outcome, Report, RequestId,
+    RestartPolicy, Status, StoreAnswer,
+};
+use streamforge_core::ids::{CheckpointId, JobId};
+use streamforge_core::job_graph::JobGraph;
+use streamforge_core::messages::Command;
+use streamforge_store::ObjectStore;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use crate::clock::{self, Clock};
+use crate::requests::perform;
+use crate::task_managers::TaskManagers;
+
+/// How often the coordinator is told that time passes: the grain of intervals and timeouts.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Reports waiting to be read; when nobody reads, later ones are dropped (they are logged anyway).
+const REPORTS_MAX: usize = 256;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct JobConfig {
+    /// The plan.
+    pub graph: JobGraph,
+    /// The document it was made from, as written.
+    pub document: String,
+    /// Subtasks per stage.
+    pub parallelism: u32,
+    /// Checkpoints.
+    pub checkpoint: CheckpointPolicy,
+    /// Failures.
+    pub restart: RestartPolicy,
+    /// Restore this checkpoint instead of the newest (`--rewind-to`).
+    pub rewind_to: Option<CheckpointId>,
+}
+
+/// A running job.
+#[derive(Debug)]
+pub struct JobHandle {
+    status: watch::Receiver<Status>,
+    /// News, in order.
+    pub reports: mpsc::Receiver<Report>,
+    stop: mpsc::Sender<()>,
+    outcome: tokio::task::JoinHandle<Outcome>,
+}
+
+impl JobHandle {
+    /// How the job does; changes several times a second.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Asks for a stop with a checkpoint; it ends when [`JobHandle::outcome`] does.
+    pub fn stop(&self) {
+        // Full: it was asked before. Closed: it has ended.
+        let _asked = self.stop.try_send(());
+    }
+
+    /// Something that asks for a stop and can be given away, to a signal handler for example.
+    #[must_use]
+    pub fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
+        let stop = self.stop.clone();
+        move || {
+            let _asked = stop.try_send(());
+        }
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// When the host itself panicked.
+    pub async fn outcome(self) -> Outcome {
+        match self.outcome.await {
+            Ok(outcome) => outcome,
+            Err(join) => std::panic::resume_unwind(join.into_panic()),
+        }
+    }
+}
+
+/// Starts a job on the current tokio runtime.
+pub fn start(
+    config: JobConfig,
+    store: Arc<dyn ObjectStore>,
+    task_managers: impl TaskManagers,
+) -> JobHandle {
+    let seed = clock::seed();
+    let new_job = JobId(format!("{}-{:08x}", config.graph.name, seed >> 32));
+    let coordinator = Coordinator::new(Config {
+        new_job,
+        address: format!("pid {}", std::process::id()),
+        nonce_seed: clock::seed(),
+        graph: config.graph,
+        document: config.document,
+        parallelism: config.parallelism,
+        rewind_to: config.rewind_to,
+        checkpoint: config.checkpoint,
+        restart: config.restart,
+    });
+    let (status_in, status) = watch::channel(coordinator.status());
+    let (reports_in, reports) = mpsc::channel(REPORTS_MAX);
+    let (stop, stop_out) = mpsc::channel(1);
+    let host = Host {
+        coordinator,
+        clock: Clock::start(),
+        store,
+        task_managers,
+        requests: JoinSet::new(),
+        status: status_in,
+        reports: reports_in,
+    };
+    let outcome = tokio::task::spawn(host.run(stop_out));
+    JobHandle {
+        status,
+        reports,
+        stop,
+        outcome,
+    }
+}
+
+struct Host<T> {
+    coordinator: Coordinator,
+    clock: Clock,
+    store: Arc<dyn ObjectStore>,
+    task_managers: T,
+    requests: JoinSet<(RequestId, StoreAnswer)>,
+    status: watch::Sender<Status>,
+    reports: mpsc::Sender<Report>,
+}
+
+impl<T: TaskManagers> Host<T> {
+    async fn run(mut self, mut stop: mpsc::Receiver<()>) -> Outcome {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut connected = true;
+        let mut stop_open = true;
+        loop {
+            let input = tokio::select! {
+                _ = ticks.tick() => Input::Tick,
+                Some(answered) = self.requests.join_next() => match answered {
+                    Ok((id, answer)) => Input::Store(id, answer),
+                    Err(join) => std::panic::resume_unwind(join.into_panic()),
+                },
+                event = self.task_managers.recv(), if connected => match event {
+                    Some((stamp, event)) => Input::Task(stamp, event),
+                    None => {
+                        connected = false;
+                        Input::TaskManagersLost { cause: "the task manager has ended".to_owned() }
+                    }
+                },
+                asked = stop.recv(), if stop_open => match asked {
+                    Some(()) => Input::Stop,
+                    None => { stop_open = false; continue; }
+                },
+            };
+            if let Some(outcome) = self.feed(input) {
+                self.status.send_replace(self.coordinator.status());
+                tracing::info!(?outcome, "job ended");
+                return outcome;
+            }
+            self.status.send_replace(self.coordinator.status());
+        }
+    }
+
+    /// One input, and whatever carrying out its decisions leads to.
+    fn feed(&mut self, input: Input) -> Option<Outcome> {
+        let mut inputs = vec![input];
+        let mut ended = None;
+        while let Some(input) = inputs.pop() {
+            for decision in self.coordinator.on(self.clock.now_ms(), input) {
+                match decision {
+                    Decision::Store(id, request) => {
+                        let store = Arc::clone(&self.store);
+                        self.requests
+                            .spawn(async move { (id, perform(&*store, request).await) });
+                    }
+                    Decision::Send(stamp, command) => {
+                        // Nobody left to be told to end is fine.
+                        let ends = command == Command::Cancel;
+                        if let Err(lost) = self.task_managers.send(stamp, command)
+                            && !ends
+                        {
+                            inputs.push(Input::TaskManagersLost {
+                                cause: lost.to_string(),
+                            });
+                        }
+                    }
+                    Decision::Report(report) => self.report(report),
+                    Decision::End(outcome) => ended = Some(outcome),
+                }
+            }
+        }
+        ended
+    }
+
+    fn report(&self, report: Report) {
+        log(&report);
+        // A reader that does not keep up misses news, never holds up the job.
+        let _dropped = self.reports.try_send(report);
+    }
+}
+
+fn log(report: &Report) {
+    match report {
+        Report::TookOver {
+            generation,
+            epoch,
+            restored,
+        } => {
+            tracing::info!(%generation, %epoch, ?restored, "took over");
+        }
+        Report::Rewound { from, to } => tracing::warn!(%from, %to, "rewound as asked"),
+        Report::Running { epoch } => tracing::info!(%epoch, "running"),
+        Report::CheckpointCompleted {
+            id,
+            kind,
+            duration_ms,
+            bytes_n,
+            freeze_us,
+        } => {
+            tracing::info!(%id, ?kind, duration_ms, bytes_n, freeze_us, "checkpoint completed");
+        }
+        Report::CheckpointFailed {
+            id,
+            reason,
+            in_a_row,
+        } => {
+            tracing::warn!(%id, reason, in_a_row, "checkpoint failed");
+        }
+        Report::PublishFailed { what, reason } => tracing::warn!(what, reason, "publish failed"),
+        Report::StoreTrouble {
+            request,
+            reason,
+            attempts_n,
+        } => {
+            tracing::warn!(request, reason, attempts_n, "store did not answer");
+        }
+        Report::AttemptFailed {
+            epoch,
+            cause,
+            again_in_ms,
+        } => {
+            tracing::warn!(%epoch, cause, again_in_ms, "attempt failed");
+        }
+        Report::Stopping => tracing::info!("stopping"),
+    }
+}
