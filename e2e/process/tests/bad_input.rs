@@ -1,0 +1,175 @@
+//! Input and surroundings that are wrong: a clear error, a non-zero exit, nothing half-visible, no
+//! panic, no backtrace.
+
+use streamforge_process::{Ended, Workspace};
+
+const JOB: &str = r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {name: copy}
+spec:
+  sources:
+    - name: lines
+      file: {path: "in/*.ndjson"}
+      format: {json: {}}
+      schema: [{name: id, type: BIGINT, nullable: false}, {name: text, type: TEXT}]
+  transforms:
+    - {name: some, from: lines, filter: "id >= 0"}
+  sinks:
+    - {name: out, from: some, file: {path: out/good/}, format: {json: {}}}
+    - {name: bad, from: lines.bad, file: {path: out/bad/}, format: {json: {}}}
+"#;
+
+fn job_over(files: &[(&str, &[u8])]) -> Workspace {
+    let workspace = Workspace::new(JOB);
+    for (name, bytes) in files {
+        workspace.write(&format!("in/{name}"), bytes);
+    }
+    workspace
+}
+
+/// The error is for people: it names `what`, and nothing is published.
+fn check_refused(workspace: &Workspace, ended: &Ended, code: i32, what: &str) {
+    ended.check_code(code);
+    assert!(
+        ended.stderr.contains(what),
+        "{what} is not named: {}",
+        ended.stderr
+    );
+    assert!(
+        !ended.stderr.contains("stack backtrace"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(workspace.published().files_n(), 0);
+}
+
+fn ids(workspace: &Workspace, folder: &str) -> usize {
+    streamforge_process::Published::read(&workspace.path(folder))
+        .rows()
+        .len()
+}
+
+#[test]
+fn broken_documents_exit_2_and_name_the_line() {
+    for (from, to, named) in [
+        ("sinks:", "  sinks:", "line"),
+        ("filter: \"id >= 0\"", "filter: \"idd >= 0\"", "idd"),
+        ("from: some,", "from: sum,", "sum"),
+        (
+            "format: {json: {}}\n      schema",
+            "formatt: {json: {}}\n      schema",
+            "formatt",
+        ),
+    ] {
+        let workspace = job_over(&[("a.ndjson", b"{\"id\":1}\n")]);
+        workspace.write("job.yaml", JOB.replacen(from, to, 1));
+
+        let ended = workspace.run(&[]);
+
+        check_refused(&workspace, &ended, 2, named);
+    }
+}
+
+#[test]
+fn document_that_is_not_there_is_an_error() {
+    let workspace = job_over(&[]);
+    std::fs::remove_file(workspace.path("job.yaml")).unwrap();
+
+    let ended = workspace.run(&[]);
+
+    assert_ne!(ended.code, Some(0));
+    assert!(ended.stderr.contains("job.yaml"), "{}", ended.stderr);
+}
+
+#[test]
+fn glob_without_a_file_is_an_error() {
+    let workspace = job_over(&[]);
+
+    let ended = workspace.run(&[]);
+
+    check_refused(&workspace, &ended, 1, "in/*.ndjson");
+}
+
+#[test]
+fn output_folder_that_cannot_be_made_is_an_error() {
+    let workspace = job_over(&[("a.ndjson", b"{\"id\":1}\n")]);
+    workspace.write("out", "a file where the folder should be");
+
+    let ended = workspace.run(&[]);
+
+    ended.check_code(1);
+    assert!(ended.stderr.contains("out"), "{}", ended.stderr);
+}
+
+#[test]
+fn rows_that_are_not_rows_go_to_bad_and_the_others_are_published() {
+    let mut nested = b"{\"id\":2,\"text\":".to_vec();
+    nested.extend(b"[".repeat(100_000));
+    let lines: &[&[u8]] = &[
+        b"{\"id\":1,\"text\":\"good\"}",
+        b"\xff\xfe not UTF-8",
+        b"{\"id\":99999999999999999999}",
+        b"{\"id\":1.5}",
+        b"{\"id\":\"1\"}",
+        b"{\"text\":\"no id\"}",
+        b"{\"id\":1,\"id\":2}",
+        b"{\"id\":3",
+        &nested,
+        b"{\"id\":4,\"text\":\"good\"}",
+    ];
+    let workspace = job_over(&[("a.ndjson", &lines.join(&b'\n'))]);
+
+    workspace.run(&[]).check_code(0);
+
+    assert_eq!(
+        (ids(&workspace, "out/good"), ids(&workspace, "out/bad")),
+        (2, 8)
+    );
+    workspace.verify();
+}
+
+#[test]
+fn line_of_a_hundred_megabytes_does_not_end_the_job() {
+    let mut line = b"{\"id\":1,\"text\":\"".to_vec();
+    line.resize(100 * 1024 * 1024, b'x');
+    line.extend(b"\"}\n{\"id\":2}\n");
+    let workspace = job_over(&[("a.ndjson", &line)]);
+
+    workspace.run(&[]).check_code(0);
+
+    let (good, bad) = (ids(&workspace, "out/good"), ids(&workspace, "out/bad"));
+    assert_eq!(good + bad, 2);
+    assert!(good >= 1, "the short row is published");
+}
+
+#[test]
+fn row_of_ten_thousand_unknown_fields_is_read() {
+    let fields: Vec<String> = (0..10_000).map(|n| format!("\"c{n}\":{n}")).collect();
+    let line = format!("{{{},\"id\":1}}\n", fields.join(","));
+    let workspace = job_over(&[("a.ndjson", line.as_bytes())]);
+
+    workspace.run(&[]).check_code(0);
+
+    assert_eq!(ids(&workspace, "out/good"), 1);
+}
+
+#[test]
+fn max_parallelism_that_changes_while_state_exists_is_refused() {
+    let workspace = job_over(&[("a.ndjson", b"{\"id\":1}\n")]);
+    workspace.run(&[]).check_code(0);
+
+    let ended = workspace.run(&["--set", "spec.maxParallelism=64"]);
+
+    assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("maxParallelism"), "{}", ended.stderr);
+}
+
+#[test]
+fn parallelism_above_max_parallelism_exits_2() {
+    let workspace = job_over(&[("a.ndjson", b"{\"id\":1}\n")]);
+
+    let ended = workspace.run(&["--parallelism", "8", "--set", "spec.maxParallelism=4"]);
+
+    check_refused(&workspace, &ended, 2, "maxParallelism");
+}

@@ -1,0 +1,96 @@
+//! Input files that are not what they were at the checkpoint: named, never guessed at.
+
+use rustix::process::Signal;
+use streamforge_process::Workspace;
+
+const JOB: &str = r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {name: copy}
+spec:
+  parallelism: 1
+  sources:
+    - name: lines
+      file: {path: "in/*.ndjson", order: ByName}
+      format: {json: {}}
+      schema: [{name: id, type: BIGINT, nullable: false}]
+      rateLimit: {rowsPerSecond: 20000}
+  sinks:
+    - {name: out, from: lines, file: {path: out/}, format: {json: {}}}
+  checkpoint: {interval: 100ms}
+"#;
+
+const ROWS: usize = 60_000;
+
+/// A job stopped somewhere inside its second file.
+fn stopped_inside_a_file() -> Workspace {
+    let workspace = Workspace::new(JOB);
+    let row = |n: usize| format!("{{\"id\":{n}}}\n");
+    workspace.write("in/a.ndjson", (0..10_000).map(row).collect::<String>());
+    workspace.write("in/b.ndjson", (10_000..ROWS).map(row).collect::<String>());
+    let mut running = workspace.start(&[]);
+    assert!(running.wait_until(|| workspace.published().rows().len() > 12_000));
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+    assert!(workspace.published().rows().len() < ROWS);
+    workspace
+}
+
+fn check_named(workspace: &Workspace, file: &str) {
+    let before = workspace.published();
+
+    let ended = workspace.run(&[]);
+
+    ended.check_code(1);
+    assert!(
+        ended.stderr.contains(file),
+        "{file} is not named: {}",
+        ended.stderr
+    );
+    let after = workspace.published();
+    after.check_keeps(&before);
+    assert_eq!(
+        after.files_n(),
+        before.files_n(),
+        "no row came after the error"
+    );
+}
+
+#[test]
+fn file_that_shrank_since_the_checkpoint_is_named() {
+    let workspace = stopped_inside_a_file();
+    let text = std::fs::read_to_string(workspace.path("in/b.ndjson")).unwrap();
+    workspace.write("in/b.ndjson", &text[..text.len() / 100]);
+
+    check_named(&workspace, "b.ndjson");
+}
+
+#[test]
+fn file_that_is_gone_is_named() {
+    let workspace = stopped_inside_a_file();
+    std::fs::remove_file(workspace.path("in/b.ndjson")).unwrap();
+
+    check_named(&workspace, "b.ndjson");
+}
+
+#[test]
+fn file_with_other_bytes_of_the_same_length_is_named() {
+    let workspace = stopped_inside_a_file();
+    let text = std::fs::read_to_string(workspace.path("in/b.ndjson")).unwrap();
+    // Replaced as a whole, as an export that runs again would.
+    std::fs::remove_file(workspace.path("in/b.ndjson")).unwrap();
+    workspace.write("in/b.ndjson", text.replace("\"id\":1", "\"id\":7"));
+
+    check_named(&workspace, "b.ndjson");
+}
+
+#[test]
+fn file_that_came_after_the_first_start_is_not_read() {
+    let workspace = stopped_inside_a_file();
+    workspace.write("in/c.ndjson", "{\"id\":-1}\n");
+
+    workspace.run(&["--parallelism", "2"]).check_code(0);
+
+    assert_eq!(workspace.published().rows().len(), ROWS);
+    workspace.verify();
+}

@@ -1,0 +1,176 @@
+//! Signals that ask for an end, and what the next start does.
+
+use rustix::process::Signal;
+use streamforge_process::{Running, Workspace};
+
+const JOB: &str = r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {name: clicks}
+spec:
+  parallelism: 2
+  sources:
+    - name: clicks
+      generator: {clicks: {rows: 200000, rowsPerSecond: 100000, users: 100, outOfOrderness: 1s, seed: 3}}
+      eventTime: {column: ts, maxOutOfOrderness: 1s}
+  transforms:
+    - name: per_user
+      from: clicks
+      aggregate:
+        groupBy: [user_id]
+        window: {tumbling: {size: 10s}}
+        select: ["count(*) AS clicks"]
+  sinks:
+    - {name: per_user, from: per_user, file: {path: out/}, format: {json: {}}}
+  checkpoint: {interval: 100ms}
+"#;
+
+/// Never ends by itself: no `rows`.
+fn endless() -> String {
+    JOB.replace("rows: 200000, ", "")
+}
+
+/// Starts the job and waits until it has published something.
+fn start_until_published(workspace: &Workspace) -> Running {
+    let mut running = workspace.start(&[]);
+    assert!(running.wait_until(|| workspace.published().files_n() > 0));
+    running
+}
+
+fn events_published(workspace: &Workspace) -> u64 {
+    let rows = workspace.published().rows();
+    let clicks = |row: &String| {
+        let row: serde_json::Value = serde_json::from_str(row).expect("published rows are JSON");
+        row["clicks"].as_u64().expect("clicks is a count")
+    };
+    rows.iter().map(clicks).sum()
+}
+
+#[test]
+fn sigterm_stops_with_a_checkpoint_and_exit_code_3() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let workspace = Workspace::new(&endless());
+        let running = start_until_published(&workspace);
+
+        running.signal(signal);
+        let ended = running.wait();
+
+        ended.check_code(3);
+    }
+}
+
+#[test]
+fn stopped_job_fires_no_open_window_and_its_resumption_ends_right_c11() {
+    let workspace = Workspace::new(JOB);
+    let running = start_until_published(&workspace);
+
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+    let at_stop = workspace.published();
+    let counted_at_stop = events_published(&workspace);
+    workspace.run(&["--parallelism", "3"]).check_code(0);
+
+    // Firing at the stop would have published all of it, and again the rest of each open window.
+    assert!(counted_at_stop < 200_000, "{counted_at_stop}");
+    assert_eq!(events_published(&workspace), 200_000);
+    workspace.published().check_keeps(&at_stop);
+    workspace.verify();
+}
+
+#[test]
+fn second_signal_aborts_with_exit_code_130_and_the_job_can_be_resumed() {
+    // A full pipe of checkpoints is not needed: two signals in a row find the stop under way.
+    let workspace = Workspace::new(JOB);
+    let running = start_until_published(&workspace);
+
+    running.signal(Signal::TERM);
+    running.signal(Signal::INT);
+    let code = running.wait().code;
+    workspace.run(&[]).check_code(0);
+
+    // The stop may have been quicker than the second signal.
+    assert!(code == Some(130) || code == Some(3), "{code:?}");
+    assert_eq!(events_published(&workspace), 200_000);
+    workspace.verify();
+}
+
+#[test]
+fn finished_job_run_again_does_nothing_and_says_so() {
+    let workspace = Workspace::new(&JOB.replace("rowsPerSecond: 100000, ", ""));
+    workspace.run(&[]).check_code(0);
+    let first = workspace.published();
+
+    let again = workspace.run(&["--parallelism", "4"]);
+
+    again.check_code(0);
+    assert!(
+        again.stderr.to_lowercase().contains("finished"),
+        "{}",
+        again.stderr
+    );
+    let second = workspace.published();
+    second.check_keeps(&first);
+    assert_eq!(second.files_n(), first.files_n());
+}
+
+#[test]
+fn store_in_use_by_a_live_process_is_refused_and_the_live_one_goes_on() {
+    let workspace = Workspace::new(JOB);
+    let first = start_until_published(&workspace);
+    let log = workspace.path("second.log");
+
+    let second = workspace
+        .command("run", &[])
+        .stderr(std::fs::File::create(&log).unwrap())
+        .status()
+        .unwrap();
+    first.wait().check_code(0);
+
+    let said = std::fs::read_to_string(log).unwrap();
+    assert_eq!(second.code(), Some(1), "{said}");
+    assert!(said.contains("use") && !said.contains("panicked"), "{said}");
+    assert_eq!(events_published(&workspace), 200_000);
+    workspace.verify();
+}
+
+#[test]
+fn store_of_another_job_is_refused() {
+    let workspace = Workspace::new(&JOB.replace("rowsPerSecond: 100000, ", ""));
+    workspace.run(&[]).check_code(0);
+    workspace.write("job.yaml", JOB.replace("{name: clicks}", "{name: visits}"));
+
+    let ended = workspace.run(&[]);
+
+    assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("clicks"),
+        "names the other job: {}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn fresh_start_keeps_the_old_store_aside_and_begins_anew() {
+    let workspace = Workspace::new(&JOB.replace("rowsPerSecond: 100000, ", ""));
+    workspace.run(&[]).check_code(0);
+    let first = workspace.published();
+
+    workspace.run(&["--fresh"]).check_code(0);
+
+    let beside = std::fs::read_dir(workspace.path("")).unwrap();
+    let stores = beside.filter(|e| {
+        e.as_ref()
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with("store")
+    });
+    assert_eq!(stores.count(), 2, "the old one and the new one");
+    let second = workspace.published();
+    second.check_keeps(&first);
+    assert_eq!(
+        second.rows().len(),
+        2 * first.rows().len(),
+        "asked for by name: it publishes again"
+    );
+}
