@@ -85,7 +85,9 @@ impl fmt::Display for DataType {
 
 fn is_plain_name(name: &str) -> bool {
     let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+    chars
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
@@ -111,7 +113,10 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn error(&self, reason: impl Into<String>) -> ParseError {
-        ParseError { text: self.text.to_owned(), reason: reason.into() }
+        ParseError {
+            text: self.text.to_owned(),
+            reason: reason.into(),
+        }
     }
 
     fn skip_space(&mut self) {
@@ -159,7 +164,10 @@ impl<'a> Parser<'a> {
         }
         let mut name = String::new();
         loop {
-            let end = self.rest.find('"').ok_or_else(|| self.error("unclosed `\"`"))?;
+            let end = self
+                .rest
+                .find('"')
+                .ok_or_else(|| self.error("unclosed `\"`"))?;
             let (part, rest) = self.rest.split_at(end);
             name.push_str(part);
             self.rest = rest.get(1..).unwrap_or_default();
@@ -175,7 +183,8 @@ impl<'a> Parser<'a> {
 
     fn number(&mut self) -> Result<u8, ParseError> {
         let word = self.word();
-        word.parse().map_err(|_| self.error(format!("`{word}` is not a number from 0 to 38")))
+        word.parse()
+            .map_err(|_| self.error(format!("`{word}` is not a number from 0 to 38")))
     }
 
     fn data_type(&mut self, depth: usize) -> Result<DataType, ParseError> {
@@ -253,7 +262,9 @@ impl Serialize for DataType {
 
 impl<'de> Deserialize<'de> for DataType {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -282,8 +293,20 @@ mod tests {
     #[test]
     fn every_type_round_trips_through_its_text() {
         for text in [
-            "BOOLEAN", "INT", "BIGINT", "REAL", "DOUBLE", "DECIMAL(18,2)", "TEXT", "BYTEA", "DATE",
-            "TIMESTAMP", "TIMESTAMPTZ", "TEXT[]", "INT[][]", "STRUCT(a INT, b TEXT[])",
+            "BOOLEAN",
+            "INT",
+            "BIGINT",
+            "REAL",
+            "DOUBLE",
+            "DECIMAL(18,2)",
+            "TEXT",
+            "BYTEA",
+            "DATE",
+            "TIMESTAMP",
+            "TIMESTAMPTZ",
+            "TEXT[]",
+            "INT[][]",
+            "STRUCT(a INT, b TEXT[])",
             "STRUCT(\"a b\" STRUCT(c DATE))",
         ] {
             assert_eq!(text.parse::<DataType>().unwrap().to_string(), text);
@@ -292,7 +315,15 @@ mod tests {
 
     #[test]
     fn wrong_types_say_what_to_write() {
-        for text in ["", "FLOAT8", "DECIMAL(39,0)", "DECIMAL(4,5)", "TEXT[", "STRUCT()", "INT x"] {
+        for text in [
+            "",
+            "FLOAT8",
+            "DECIMAL(39,0)",
+            "DECIMAL(4,5)",
+            "TEXT[",
+            "STRUCT()",
+            "INT x",
+        ] {
             assert!(text.parse::<DataType>().is_err(), "{text}");
         }
         let deep = format!("INT{}", "[]".repeat(1000));

@@ -84,6 +84,9 @@ mod tests {
         assert_eq!(Watermark::NONE.held_back(5), Watermark::NONE);
         assert_eq!(Watermark::END.held_back(5), Watermark::END);
         assert_eq!(Watermark(7).held_back(5), Watermark(2));
-        assert_eq!(Watermark(i64::MIN + 2).held_back(5), Watermark(i64::MIN + 1));
+        assert_eq!(
+            Watermark(i64::MIN + 2).held_back(5),
+            Watermark(i64::MIN + 1)
+        );
     }
 }

@@ -21,15 +21,35 @@ pub struct Kind {
 }
 
 /// The head of a job.
-pub const HEAD: Kind = Kind { magic: *b"SFHD", version: 1, name: "head" };
+pub const HEAD: Kind = Kind {
+    magic: *b"SFHD",
+    version: 1,
+    name: "head",
+};
 /// A manifest.
-pub const MANIFEST: Kind = Kind { magic: *b"SFMF", version: 1, name: "manifest" };
+pub const MANIFEST: Kind = Kind {
+    magic: *b"SFMF",
+    version: 1,
+    name: "manifest",
+};
 /// A deployed plan.
-pub const PLAN: Kind = Kind { magic: *b"SFPL", version: 1, name: "plan" };
+pub const PLAN: Kind = Kind {
+    magic: *b"SFPL",
+    version: 1,
+    name: "plan",
+};
 /// A part of keyed state.
-pub const PART: Kind = Kind { magic: *b"SFPT", version: 1, name: "state part" };
+pub const PART: Kind = Kind {
+    magic: *b"SFPT",
+    version: 1,
+    name: "state part",
+};
 /// A piece of the late log.
-pub const LATE_LOG: Kind = Kind { magic: *b"SFLL", version: 1, name: "late log" };
+pub const LATE_LOG: Kind = Kind {
+    magic: *b"SFLL",
+    version: 1,
+    name: "late log",
+};
 
 /// Why bytes are not the object they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,7 +73,9 @@ pub enum Error {
         found: [u8; 4],
     },
     /// Written by a newer program.
-    #[error("decode {name}: format version {found} is newer than {known}, the newest this program reads")]
+    #[error(
+        "decode {name}: format version {found} is newer than {known}, the newest this program reads"
+    )]
     Version {
         /// Kind of object.
         name: &'static str,
@@ -86,13 +108,22 @@ pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
 /// Unwraps and checks; returns the version and the payload.
 pub fn decode(kind: Kind, bytes: &[u8]) -> Result<(u16, &[u8]), Error> {
     let name = kind.name;
-    let short = |want: usize| Error::Short { name, have: bytes.len(), want };
-    let header = bytes.get(..HEADER_BYTES).ok_or(short(HEADER_BYTES + CHECKSUM_BYTES))?;
+    let short = |want: usize| Error::Short {
+        name,
+        have: bytes.len(),
+        want,
+    };
+    let header = bytes
+        .get(..HEADER_BYTES)
+        .ok_or(short(HEADER_BYTES + CHECKSUM_BYTES))?;
     let (magic, rest) = header.split_first_chunk::<4>().ok_or(short(HEADER_BYTES))?;
     let (version, rest) = rest.split_first_chunk::<2>().ok_or(short(HEADER_BYTES))?;
     let length = rest.last_chunk::<8>().ok_or(short(HEADER_BYTES))?;
     if *magic != kind.magic {
-        return Err(Error::Magic { name, found: *magic });
+        return Err(Error::Magic {
+            name,
+            found: *magic,
+        });
     }
     let version = u16::from_le_bytes(*version);
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
@@ -100,12 +131,18 @@ pub fn decode(kind: Kind, bytes: &[u8]) -> Result<(u16, &[u8]), Error> {
     if bytes.len() != want {
         return Err(short(want));
     }
-    let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(short(want))?;
+    let (body, checksum) = bytes
+        .split_last_chunk::<CHECKSUM_BYTES>()
+        .ok_or(short(want))?;
     if xxh3_64(body) != u64::from_le_bytes(*checksum) {
         return Err(Error::Checksum { name });
     }
     if version == 0 || version > kind.version {
-        return Err(Error::Version { name, found: version, known: kind.version });
+        return Err(Error::Version {
+            name,
+            found: version,
+            known: kind.version,
+        });
     }
     let payload = body.get(HEADER_BYTES..).ok_or(short(want))?;
     Ok((version, payload))
@@ -136,7 +173,11 @@ mod tests {
 
         assert_eq!(
             decode(HEAD, &newer),
-            Err(Error::Version { name: "head", found: 2, known: 1 })
+            Err(Error::Version {
+                name: "head",
+                found: 2,
+                known: 1
+            })
         );
     }
 }

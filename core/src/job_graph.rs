@@ -416,7 +416,11 @@ pub struct SinkSpec {
 }
 
 fn column(name: &str, data_type: DataType, nullable: bool) -> Column {
-    Column { name: name.to_owned(), data_type, nullable }
+    Column {
+        name: name.to_owned(),
+        data_type,
+        nullable,
+    }
 }
 
 /// Columns of every `.bad` output.
@@ -449,7 +453,10 @@ impl JobGraph {
     pub fn tasks(&self, parallelism: u32) -> impl Iterator<Item = TaskId> {
         let stages_n = u32::try_from(self.stages.len()).unwrap_or(u32::MAX);
         (0..stages_n).flat_map(move |stage| {
-            let task = move |subtask| TaskId { stage: StageIdx(stage), subtask: SubtaskIdx(subtask) };
+            let task = move |subtask| TaskId {
+                stage: StageIdx(stage),
+                subtask: SubtaskIdx(subtask),
+            };
             (0..parallelism).map(task)
         })
     }
@@ -458,7 +465,10 @@ impl JobGraph {
     pub fn operators(&self) -> impl Iterator<Item = (StageIdx, &Operator)> {
         self.stages.iter().enumerate().flat_map(|(idx, stage)| {
             let stage_idx = StageIdx(u32::try_from(idx).unwrap_or(u32::MAX));
-            stage.operators.iter().map(move |operator| (stage_idx, operator))
+            stage
+                .operators
+                .iter()
+                .map(move |operator| (stage_idx, operator))
         })
     }
 }

@@ -52,7 +52,10 @@ impl From<Assignment> for StoredAssignment {
                 _ => runs.push((owner, 1)),
             }
         }
-        Self { version: table.version, runs }
+        Self {
+            version: table.version,
+            runs,
+        }
     }
 }
 
@@ -62,7 +65,10 @@ impl From<StoredAssignment> for Assignment {
         let limit = MAX_PARALLELISM as usize;
         let run = |(owner, n)| std::iter::repeat_n(owner, (n as usize).min(limit));
         let owners = stored.runs.into_iter().flat_map(run).take(limit).collect();
-        Self { version: stored.version, owners }
+        Self {
+            version: stored.version,
+            owners,
+        }
     }
 }
 
@@ -74,7 +80,10 @@ impl Assignment {
             let idx = u64::from(group) * u64::from(parallelism) / u64::from(groups_n.max(1));
             SubtaskIdx(u32::try_from(idx).unwrap_or(0))
         };
-        Self { version: 1, owners: (0..groups_n).map(owner).collect() }
+        Self {
+            version: 1,
+            owners: (0..groups_n).map(owner).collect(),
+        }
     }
 
     /// Number of key groups.
@@ -110,7 +119,12 @@ impl Assignment {
         let mut owners: Vec<Option<SubtaskIdx>> = Vec::with_capacity(n);
         // The larger shares go to whoever owns most, so that nobody gives up a group for rounding.
         let mut owned: Vec<(usize, usize)> = (0..parallelism)
-            .map(|idx| (self.owners.iter().filter(|o| o.0 as usize == idx).count(), idx))
+            .map(|idx| {
+                (
+                    self.owners.iter().filter(|o| o.0 as usize == idx).count(),
+                    idx,
+                )
+            })
             .collect();
         owned.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut limits = vec![0usize; parallelism];
@@ -121,7 +135,10 @@ impl Assignment {
         }
         for owner in &self.owners {
             let idx = owner.0 as usize;
-            let keeps = counts.get(idx).zip(limits.get(idx)).is_some_and(|(c, l)| c < l);
+            let keeps = counts
+                .get(idx)
+                .zip(limits.get(idx))
+                .is_some_and(|(c, l)| c < l);
             if keeps && let Some(count) = counts.get_mut(idx) {
                 *count += 1;
             }
@@ -139,7 +156,10 @@ impl Assignment {
                 SubtaskIdx(u32::try_from(next).unwrap_or(0))
             })
         });
-        Self { version: self.version + 1, owners: owners.collect() }
+        Self {
+            version: self.version + 1,
+            owners: owners.collect(),
+        }
     }
 }
 
@@ -159,7 +179,10 @@ mod tests {
 
     #[test]
     fn assignment_is_stored_as_runs_and_read_back_the_same() {
-        for table in [Assignment::even(128, 3), Assignment::even(128, 3).rescaled(5)] {
+        for table in [
+            Assignment::even(128, 3),
+            Assignment::even(128, 3).rescaled(5),
+        ] {
             let stored = serde_json::to_string(&table).unwrap();
             let read: Assignment = serde_json::from_str(&stored).unwrap();
             assert_eq!(read, table);

@@ -310,6 +310,8 @@ pub fn decode<T: for<'de> Deserialize<'de>>(
     bytes: &[u8],
 ) -> Result<T, DecodeError> {
     let (_, payload) = frame::decode(kind, bytes)?;
-    serde_json::from_slice(payload)
-        .map_err(|source| DecodeError::Contents { name: kind.name, source })
+    serde_json::from_slice(payload).map_err(|source| DecodeError::Contents {
+        name: kind.name,
+        source,
+    })
 }

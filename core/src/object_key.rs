@@ -31,7 +31,10 @@ pub struct Writer {
 impl Writer {
     /// Key of an object of the coordinator.
     pub fn key(self, folder: &str) -> String {
-        format!("{folder}/g{}-e{}-c{}", self.generation, self.epoch, self.checkpoint)
+        format!(
+            "{folder}/g{}-e{}-c{}",
+            self.generation, self.epoch, self.checkpoint
+        )
     }
 
     /// Key of object number `n` of a task; the task counts up over all its objects of an attempt.
@@ -73,7 +76,10 @@ mod tests {
 
     #[test]
     fn keys_carry_generation_epoch_checkpoint_and_task_c4() {
-        let task = TaskId { stage: StageIdx(1), subtask: SubtaskIdx(2) };
+        let task = TaskId {
+            stage: StageIdx(1),
+            subtask: SubtaskIdx(2),
+        };
 
         assert_eq!(writer().key(MANIFESTS), "manifests/g3-e7-c42");
         assert_eq!(writer().task_key(PARTS, task, 5), "parts/g3-e7-c42-t1.2-5");
@@ -81,11 +87,20 @@ mod tests {
 
     #[test]
     fn writer_is_read_back_from_every_key_of_ours_and_from_no_other_c6() {
-        let task = TaskId { stage: StageIdx(1), subtask: SubtaskIdx(2) };
+        let task = TaskId {
+            stage: StageIdx(1),
+            subtask: SubtaskIdx(2),
+        };
 
         assert_eq!(writer_of(&writer().key(PLANS)), Some(writer()));
         assert_eq!(writer_of(&writer().task_key(LATE, task, 0)), Some(writer()));
-        for foreign in ["head", "parts/readme", "parts/g1-e2", "parts/g1-e2-cx", "g1-e2-c3"] {
+        for foreign in [
+            "head",
+            "parts/readme",
+            "parts/g1-e2",
+            "parts/g1-e2-cx",
+            "g1-e2-c3",
+        ] {
             assert_eq!(writer_of(foreign), None, "{foreign}");
         }
     }

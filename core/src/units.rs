@@ -135,7 +135,9 @@ fn parse_micros(text: &str) -> Result<i64, ParseError> {
     let mut micros: i64 = 0;
     let mut next_unit = 0;
     if rest.is_empty() {
-        return Err(error("write a number and a unit, as in 250ms, 10s, 1m, 1h30m or 7d"));
+        return Err(error(
+            "write a number and a unit, as in 250ms, 10s, 1m, 1h30m or 7d",
+        ));
     }
     while !rest.is_empty() {
         let digits_n = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -143,16 +145,22 @@ fn parse_micros(text: &str) -> Result<i64, ParseError> {
         let unit_n = after.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (unit, after) = after.split_at(unit_n);
         if digits.is_empty() {
-            return Err(error("write a whole number before each unit, as in 1h30m or 250ms"));
+            return Err(error(
+                "write a whole number before each unit, as in 1h30m or 250ms",
+            ));
         }
         if unit.is_empty() {
-            return Err(error("it lacks a unit: write d, h, m, s, ms or us after the number"));
+            return Err(error(
+                "it lacks a unit: write d, h, m, s, ms or us after the number",
+            ));
         }
         let Some(position) = UNITS.iter().position(|(name, _)| *name == unit) else {
             return Err(error("the units are d, h, m, s, ms and us"));
         };
         if position < next_unit {
-            return Err(error("write each unit once, the largest first, as in 1h30m"));
+            return Err(error(
+                "write each unit once, the largest first, as in 1h30m",
+            ));
         }
         next_unit = position + 1;
         let value = digits
@@ -210,7 +218,10 @@ impl FromStr for HumanOffset {
             Some(rest) => parse_micros(rest).map(|micros| Self(-micros)),
             None => parse_micros(text).map(Self),
         }
-        .map_err(|error| ParseError { text: text.to_owned(), ..error })
+        .map_err(|error| ParseError {
+            text: text.to_owned(),
+            ..error
+        })
     }
 }
 
@@ -235,12 +246,19 @@ impl FromStr for ByteSize {
         let digits_n = text.bytes().take_while(u8::is_ascii_digit).count();
         let (digits, suffix) = text.split_at(digits_n);
         let Some((_, factor)) = SUFFIXES.iter().find(|(name, _)| *name == suffix) else {
-            return Err(error("the units are Ki, Mi, Gi, Ti, k, M, G and T, as in 64Mi"));
+            return Err(error(
+                "the units are Ki, Mi, Gi, Ti, k, M, G and T, as in 64Mi",
+            ));
         };
-        let number =
-            digits.parse::<u64>().map_err(|_| error("write a whole number, as in 64Mi"))?;
-        let bytes = number.checked_mul(*factor).filter(|n| i64::try_from(*n).is_ok());
-        bytes.map(Self).ok_or_else(|| error("it is larger than 2^63 bytes"))
+        let number = digits
+            .parse::<u64>()
+            .map_err(|_| error("write a whole number, as in 64Mi"))?;
+        let bytes = number
+            .checked_mul(*factor)
+            .filter(|n| i64::try_from(*n).is_ok());
+        bytes
+            .map(Self)
+            .ok_or_else(|| error("it is larger than 2^63 bytes"))
     }
 }
 
@@ -291,8 +309,16 @@ macro_rules! written_as_text {
     };
 }
 
-written_as_text!(HumanDuration, DURATION_PATTERN, "A duration: 250ms 10s 1m 1h30m 7d");
-written_as_text!(HumanOffset, OFFSET_PATTERN, "A duration that may be negative: 3h -15m");
+written_as_text!(
+    HumanDuration,
+    DURATION_PATTERN,
+    "A duration: 250ms 10s 1m 1h30m 7d"
+);
+written_as_text!(
+    HumanOffset,
+    OFFSET_PATTERN,
+    "A duration that may be negative: 3h -15m"
+);
 written_as_text!(ByteSize, SIZE_PATTERN, "A size in bytes: 64Mi");
 
 #[cfg(test)]
@@ -311,15 +337,23 @@ mod tests {
             ("90s", 90_000_000),
             ("1us", 1),
         ] {
-            assert_eq!(text.parse::<HumanDuration>().unwrap().micros(), micros, "{text}");
+            assert_eq!(
+                text.parse::<HumanDuration>().unwrap().micros(),
+                micros,
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn durations_print_in_their_shortest_form() {
-        for (text, printed) in
-            [("90s", "1m30s"), ("0ms", "0s"), ("1500ms", "1s500ms"), ("24h", "1d"), ("1d2us", "1d2us")]
-        {
+        for (text, printed) in [
+            ("90s", "1m30s"),
+            ("0ms", "0s"),
+            ("1500ms", "1s500ms"),
+            ("24h", "1d"),
+            ("1d2us", "1d2us"),
+        ] {
             assert_eq!(text.parse::<HumanDuration>().unwrap().to_string(), printed);
         }
     }
@@ -355,9 +389,13 @@ mod tests {
 
     #[test]
     fn sizes_round_trip() {
-        for (text, bytes) in
-            [("64Mi", 64 << 20), ("128Mi", 128 << 20), ("1k", 1000), ("0", 0), ("1025", 1025)]
-        {
+        for (text, bytes) in [
+            ("64Mi", 64 << 20),
+            ("128Mi", 128 << 20),
+            ("1k", 1000),
+            ("0", 0),
+            ("1025", 1025),
+        ] {
             let size: ByteSize = text.parse().unwrap();
             assert_eq!(size.bytes(), bytes);
             assert_eq!(size.to_string(), text);

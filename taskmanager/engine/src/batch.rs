@@ -44,9 +44,14 @@ impl RowOp {
 
     /// From the byte in a batch.
     pub fn from_byte(byte: i8) -> Option<RowOp> {
-        [RowOp::Insert, RowOp::UpdateBefore, RowOp::UpdateAfter, RowOp::Delete]
-            .into_iter()
-            .find(|op| *op as i8 == byte)
+        [
+            RowOp::Insert,
+            RowOp::UpdateBefore,
+            RowOp::UpdateAfter,
+            RowOp::Delete,
+        ]
+        .into_iter()
+        .find(|op| *op as i8 == byte)
     }
 }
 
@@ -92,7 +97,12 @@ fn downcast<T: Array + Clone + 'static>(array: &ArrayRef) -> Result<T, ArrowErro
 impl StreamBatch {
     /// Rows without event time, origin or operation.
     pub fn plain(rows: RecordBatch) -> Self {
-        Self { rows, event_time: None, origin: None, ops: None }
+        Self {
+            rows,
+            event_time: None,
+            origin: None,
+            ops: None,
+        }
     }
 
     /// Number of rows.
@@ -109,7 +119,10 @@ impl StreamBatch {
     #[must_use]
     pub fn with_rows(&self, rows: RecordBatch) -> Self {
         debug_assert_eq!(rows.num_rows(), self.len());
-        Self { rows, ..self.clone() }
+        Self {
+            rows,
+            ..self.clone()
+        }
     }
 
     /// `length` rows from `offset`, without copying.
@@ -129,7 +142,9 @@ impl StreamBatch {
 
     /// The rows for which `keep` is true (NULL drops the row).
     pub fn filter(&self, keep: &BooleanArray) -> Result<Self, ArrowError> {
-        self.map_arrays(filter_record_batch(&self.rows, keep)?, |array| filter(array, keep))
+        self.map_arrays(filter_record_batch(&self.rows, keep)?, |array| {
+            filter(array, keep)
+        })
     }
 
     /// The rows at `indices`, in that order.
@@ -167,7 +182,12 @@ impl StreamBatch {
             None => None,
             Some(ops) => Some(downcast(&map(ops)?)?),
         };
-        Ok(Self { rows, event_time, origin, ops })
+        Ok(Self {
+            rows,
+            event_time,
+            origin,
+            ops,
+        })
     }
 }
 
@@ -193,11 +213,11 @@ impl BadRows {
         origin: Option<(&Arc<str>, String)>,
         event_time: Option<i64>,
     ) {
-        self.raw.push(raw.map(|raw| {
-            raw.get(..BAD_RAW_BYTES_MAX).unwrap_or(raw).to_vec()
-        }));
+        self.raw
+            .push(raw.map(|raw| raw.get(..BAD_RAW_BYTES_MAX).unwrap_or(raw).to_vec()));
         self.reason.push(reason);
-        let (source, position) = origin.map_or((None, None), |(s, p)| (Some(Arc::clone(s)), Some(p)));
+        let (source, position) =
+            origin.map_or((None, None), |(s, p)| (Some(Arc::clone(s)), Some(p)));
         self.source.push(source);
         self.position.push(position);
         self.event_time.push(event_time);
@@ -213,17 +233,43 @@ impl BadRows {
         self.reason.is_empty()
     }
 
+    /// Position (`source position`) and reason of the first row.
+    pub fn first(&self) -> Option<(String, &str)> {
+        let reason = self.reason.first()?;
+        let source = self
+            .source
+            .first()
+            .and_then(Option::as_deref)
+            .unwrap_or_default();
+        let position = self
+            .position
+            .first()
+            .and_then(Option::as_deref)
+            .unwrap_or_default();
+        Some((format!("{source} {position}").trim().to_owned(), reason))
+    }
+
+    /// Adds all rows of `other`.
+    pub fn append(&mut self, mut other: BadRows) {
+        self.raw.append(&mut other.raw);
+        self.reason.append(&mut other.reason);
+        self.source.append(&mut other.source);
+        self.position.append(&mut other.position);
+        self.event_time.append(&mut other.event_time);
+    }
+
     /// The rows as a batch with the columns of `.bad`; `node` is the node they failed in.
     pub fn finish(self, node: &str) -> Result<StreamBatch, ArrowError> {
         let n = self.len();
-        let schema: SchemaRef =
-            crate::types::schema(&streamforge_core::job_graph::bad_columns());
+        let schema: SchemaRef = crate::types::schema(&streamforge_core::job_graph::bad_columns());
         let event_time = TimestampMicrosecondArray::from(self.event_time);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(BinaryArray::from_iter(self.raw)),
             Arc::new(StringArray::from(self.reason)),
             Arc::new(StringArray::from(vec![node; n])),
-            Arc::new(StringArray::from_iter(self.source.iter().map(|s| s.as_deref()))),
+            Arc::new(StringArray::from_iter(
+                self.source.iter().map(|s| s.as_deref()),
+            )),
             Arc::new(StringArray::from_iter(self.position)),
             Arc::new(event_time),
         ];

@@ -27,7 +27,11 @@ pub struct Outputs {
 impl Outputs {
     /// For an operator whose side outputs are read or not.
     pub fn new(bad_is_read: bool, late_is_read: bool) -> Self {
-        Self { sent: Vec::new(), bad_is_read, late_is_read }
+        Self {
+            sent: Vec::new(),
+            bad_is_read,
+            late_is_read,
+        }
     }
 
     /// Sends `batch` on `port`; empty batches and side outputs that nobody reads are dropped.
@@ -66,8 +70,9 @@ pub struct OperatorSnapshot {
 /// What a restored operator begins with.
 #[derive(Debug, Default)]
 pub struct RestoredState {
-    /// Key groups that this task owns, ascending.
-    pub groups: Vec<KeyGroup>,
+    /// Key groups that this task owns, ascending, each with the watermark of the task that kept it
+    /// (T6: a group whose keeper was behind still owes what the highest watermark releases).
+    pub groups: Vec<(KeyGroup, Watermark)>,
     /// Highest watermark among them (T6).
     pub watermark: Watermark,
     /// The parts' rows in these groups.
@@ -95,7 +100,11 @@ pub trait Operator: Send {
     ) -> Result<(), Error>;
 
     /// Its watermark rose; returns the one to send on.
-    fn on_watermark(&mut self, watermark: Watermark, out: &mut Outputs) -> Result<Watermark, Error> {
+    fn on_watermark(
+        &mut self,
+        watermark: Watermark,
+        out: &mut Outputs,
+    ) -> Result<Watermark, Error> {
         let _ = out;
         Ok(watermark)
     }
@@ -112,7 +121,8 @@ pub trait Operator: Send {
         Ok(Some(OperatorSnapshot::default()))
     }
 
-    /// Loads state, before anything else is called.
+    /// Loads state, before anything else is called. The task then calls `on_watermark` with the
+    /// state's highest watermark before anything else, and sends on what that returns (T6).
     fn restore(&mut self, state: RestoredState) -> Result<(), Error> {
         let _ = state;
         Ok(())

@@ -69,7 +69,12 @@ impl StatePart {
     }
 
     /// A part read back from the store; `stored` lists only the blocks that this task owns.
-    pub fn restored(kind: &'static str, rows: PartRows, stored: PartRef, sealed_by: CheckpointId) -> Self {
+    pub fn restored(
+        kind: &'static str,
+        rows: PartRows,
+        stored: PartRef,
+        sealed_by: CheckpointId,
+    ) -> Self {
         let part = Self::sealed(kind, sealed_by, 0, Box::new(|| Ok(rows)));
         let _ = part.stored.set(stored);
         part

@@ -48,7 +48,10 @@ fn item_field(item: &DataType) -> FieldRef {
 pub fn sql_type(data_type: &ArrowType) -> Option<DataType> {
     Some(match data_type {
         ArrowType::Boolean => DataType::Boolean,
-        ArrowType::Int8 | ArrowType::Int16 | ArrowType::Int32 | ArrowType::UInt8
+        ArrowType::Int8
+        | ArrowType::Int16
+        | ArrowType::Int32
+        | ArrowType::UInt8
         | ArrowType::UInt16 => DataType::Int,
         ArrowType::Int64 | ArrowType::UInt32 | ArrowType::UInt64 => DataType::BigInt,
         ArrowType::Float16 | ArrowType::Float32 => DataType::Real,
@@ -57,15 +60,18 @@ pub fn sql_type(data_type: &ArrowType) -> Option<DataType> {
             DataType::Decimal(*p, u8::try_from(*s).ok()?)
         }
         ArrowType::Utf8 | ArrowType::LargeUtf8 | ArrowType::Utf8View => DataType::Text,
-        ArrowType::Binary | ArrowType::LargeBinary | ArrowType::BinaryView
+        ArrowType::Binary
+        | ArrowType::LargeBinary
+        | ArrowType::BinaryView
         | ArrowType::FixedSizeBinary(_) => DataType::Bytea,
         ArrowType::Date32 | ArrowType::Date64 => DataType::Date,
         ArrowType::Timestamp(_, None) => DataType::Timestamp,
         ArrowType::Timestamp(_, Some(_)) => DataType::TimestampTz,
-        ArrowType::List(item) | ArrowType::LargeList(item) | ArrowType::FixedSizeList(item, _)
-        | ArrowType::ListView(item) | ArrowType::LargeListView(item) => {
-            DataType::List(Box::new(sql_type(item.data_type())?))
-        }
+        ArrowType::List(item)
+        | ArrowType::LargeList(item)
+        | ArrowType::FixedSizeList(item, _)
+        | ArrowType::ListView(item)
+        | ArrowType::LargeListView(item) => DataType::List(Box::new(sql_type(item.data_type())?)),
         ArrowType::Struct(fields) => DataType::Struct(
             fields
                 .iter()
@@ -94,8 +100,19 @@ mod tests {
     #[test]
     fn every_sql_type_round_trips_through_arrow() {
         for text in [
-            "BOOLEAN", "INT", "BIGINT", "REAL", "DOUBLE", "DECIMAL(18,2)", "TEXT", "BYTEA", "DATE",
-            "TIMESTAMP", "TIMESTAMPTZ", "TEXT[]", "STRUCT(a INT, b TEXT[])",
+            "BOOLEAN",
+            "INT",
+            "BIGINT",
+            "REAL",
+            "DOUBLE",
+            "DECIMAL(18,2)",
+            "TEXT",
+            "BYTEA",
+            "DATE",
+            "TIMESTAMP",
+            "TIMESTAMPTZ",
+            "TEXT[]",
+            "STRUCT(a INT, b TEXT[])",
         ] {
             let data_type: DataType = text.parse().unwrap();
 

@@ -1,0 +1,110 @@
+//! Text to syntax tree, within limits.
+
+use datafusion_sql::parser::DFParserBuilder;
+use datafusion_sql::sqlparser::ast::{Expr, Ident};
+use datafusion_sql::sqlparser::dialect::GenericDialect;
+use streamforge_crds::v1alpha1::EXPRESSION_BYTES_MAX;
+
+use super::Error;
+
+/// The syntax tree of an expression.
+pub(crate) type Ast = Expr;
+
+/// Longest chain of operators, as in `a OR b OR c`. Planning recurses along it.
+const CHAIN_MAX: usize = 400;
+/// Deepest nesting of parentheses and calls.
+const NESTING_MAX: usize = 50;
+
+/// An expression and the name given to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Parsed {
+    pub ast: Ast,
+    pub alias: Option<String>,
+}
+
+impl Parsed {
+    /// The column, if the expression is nothing but a column.
+    pub fn bare_column(&self) -> Option<&str> {
+        match &self.ast {
+            Expr::Identifier(ident) => Some(&ident.value),
+            _ => None,
+        }
+    }
+}
+
+/// `expression` or `expression AS name`.
+pub(crate) fn parse(text: &str) -> Result<Parsed, Error> {
+    if text.len() > EXPRESSION_BYTES_MAX {
+        return Err(Error::new(format!(
+            "the expression has {} bytes; at most {EXPRESSION_BYTES_MAX} are allowed",
+            text.len()
+        )));
+    }
+    let parsed = DFParserBuilder::new(text)
+        .with_dialect(&GenericDialect {})
+        .with_recursion_limit(NESTING_MAX)
+        .build()
+        .and_then(|mut parser| parser.parse_into_expr())
+        .map_err(|error| Error::new(syntax_message(&error.strip_backtrace())))?;
+    if chain_of(&parsed.expr) > CHAIN_MAX {
+        return Err(Error::with_hint(
+            format!("more than {CHAIN_MAX} operators in a chain"),
+            "use `x IN (a, b, ...)`, or split the expression over two select steps",
+        ));
+    }
+    if let Expr::Wildcard(_) | Expr::QualifiedWildcard(..) = parsed.expr {
+        return Err(Error::with_hint("`*` is not an expression", "name the columns"));
+    }
+    Ok(Parsed { ast: parsed.expr, alias: parsed.alias.map(|alias| alias.value) })
+}
+
+/// Longest chain of binary operators, found without recursion.
+fn chain_of(ast: &Expr) -> usize {
+    let mut longest = 0;
+    let mut open = vec![(ast, 1_usize)];
+    while let Some((expr, depth)) = open.pop() {
+        longest = longest.max(depth);
+        match expr {
+            Expr::BinaryOp { left, right, .. } => {
+                open.push((left, depth + 1));
+                open.push((right, depth + 1));
+            }
+            Expr::Nested(inner)
+            | Expr::UnaryOp { expr: inner, .. }
+            | Expr::Cast { expr: inner, .. } => open.push((inner, depth + 1)),
+            _ => {}
+        }
+    }
+    longest
+}
+
+fn syntax_message(message: &str) -> String {
+    let start = message.find("ParserError(\"").map(|at| at + "ParserError(\"".len());
+    let inner = match start {
+        Some(start) => message.get(start..).unwrap_or(message).trim_end_matches("\")"),
+        None => message,
+    };
+    if message.contains("RecursionLimitExceeded") || message.contains("recursion limit") {
+        return format!("parentheses and calls nest deeper than {NESTING_MAX}");
+    }
+    let inner = inner.strip_prefix("SQL error: ").unwrap_or(inner);
+    format!("this is not an SQL expression: {inner}")
+}
+
+/// A column's name as it must be written in an expression.
+pub(crate) fn quoted(name: &str) -> String {
+    let plain = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    // A plain word may still be a keyword; the parser is the judge of that.
+    let is_itself = || {
+        let parsed = DFParserBuilder::new(name)
+            .with_dialect(&GenericDialect {})
+            .build()
+            .and_then(|mut parser| parser.parse_into_expr());
+        parsed.is_ok_and(
+            |parsed| matches!(&parsed.expr, Expr::Identifier(ident) if ident.value == name),
+        )
+    };
+    if plain && is_itself() { name.to_owned() } else { Ident::with_quote('"', name).to_string() }
+}
+

@@ -1,0 +1,190 @@
+//! Barrier alignment of one task.
+//!
+//! Owns: deciding when a task with several inputs may snapshot. Does no I/O, reads no clock.
+//! Start at: [`Aligner::on_barrier`].
+//!
+//! Invariant A1: once an input delivered the barrier of a checkpoint, none of its records reach the
+//! operators until all inputs have; otherwise the snapshot would count them twice.
+//! Invariant A2: an alignment that is given up releases its inputs, drops nothing, is reported, and
+//! its later barriers are ignored.
+
+use streamforge_core::ids::CheckpointId;
+use streamforge_core::manifest::CheckpointKind;
+
+/// The mark between the records before and after a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Barrier {
+    /// Which checkpoint.
+    pub id: CheckpointId,
+    /// Why it is taken.
+    pub kind: CheckpointKind,
+}
+
+/// What to do after a barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Step {
+    /// Take nothing more from this input until the alignment ends.
+    Block,
+    /// All inputs delivered it: snapshot, forward it, unblock all inputs.
+    Snapshot(Barrier),
+    /// The attempt was given up or completed before; drop the barrier.
+    Ignore,
+}
+
+/// Alignment state of one task.
+#[derive(Debug)]
+pub struct Aligner {
+    current: Option<Barrier>,
+    delivered: Vec<bool>,
+    /// Barriers up to this id are void.
+    done_to: CheckpointId,
+}
+
+impl Aligner {
+    /// For a task with `inputs_n` input channels.
+    pub fn new(inputs_n: usize) -> Self {
+        Self {
+            current: None,
+            delivered: vec![false; inputs_n],
+            done_to: CheckpointId::ZERO,
+        }
+    }
+
+    /// Whether records of this input must wait (A1).
+    pub fn is_blocked(&self, input: usize) -> bool {
+        self.current.is_some() && self.delivered.get(input).copied().unwrap_or(false)
+    }
+
+    /// Whether some input waits for others.
+    pub fn aligning(&self) -> Option<CheckpointId> {
+        self.current.map(|barrier| barrier.id)
+    }
+
+    /// An input delivered a barrier. The second value is an older attempt given up for it (A2).
+    pub fn on_barrier(&mut self, input: usize, barrier: Barrier) -> (Step, Option<CheckpointId>) {
+        if barrier.id <= self.done_to {
+            return (Step::Ignore, None);
+        }
+        let mut given_up = None;
+        match self.current {
+            Some(current) if current.id == barrier.id => {}
+            Some(current) if current.id > barrier.id => return (Step::Ignore, None),
+            Some(current) => {
+                given_up = Some(current.id);
+                self.release(current.id);
+                self.current = Some(barrier);
+            }
+            None => self.current = Some(barrier),
+        }
+        if let Some(delivered) = self.delivered.get_mut(input) {
+            *delivered = true;
+        }
+        if self.delivered.iter().all(|delivered| *delivered) {
+            self.release(barrier.id);
+            return (Step::Snapshot(barrier), given_up);
+        }
+        (Step::Block, given_up)
+    }
+
+    /// The coordinator gave the attempt up; returns it if it was under way here (A2).
+    pub fn on_abort(&mut self, id: CheckpointId) -> Option<CheckpointId> {
+        let current = self
+            .current
+            .map(|barrier| barrier.id)
+            .filter(|current| *current <= id);
+        if current.is_some() {
+            self.release(id);
+        } else if id > self.done_to && self.current.is_none() {
+            self.done_to = id;
+        }
+        current
+    }
+
+    fn release(&mut self, done_to: CheckpointId) {
+        self.current = None;
+        self.delivered
+            .iter_mut()
+            .for_each(|delivered| *delivered = false);
+        self.done_to = self.done_to.max(done_to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn barrier(id: u64) -> Barrier {
+        Barrier {
+            id: CheckpointId::from_stored(id),
+            kind: CheckpointKind::Ordinary,
+        }
+    }
+
+    #[test]
+    fn input_is_blocked_from_its_barrier_until_all_delivered_a1() {
+        let mut aligner = Aligner::new(2);
+
+        assert_eq!(aligner.on_barrier(0, barrier(1)), (Step::Block, None));
+        assert!(aligner.is_blocked(0));
+        assert!(!aligner.is_blocked(1));
+        assert_eq!(
+            aligner.on_barrier(1, barrier(1)),
+            (Step::Snapshot(barrier(1)), None)
+        );
+        assert!(!aligner.is_blocked(0));
+        assert!(!aligner.is_blocked(1));
+    }
+
+    #[test]
+    fn higher_barrier_gives_up_the_older_alignment_a2() {
+        let mut aligner = Aligner::new(2);
+
+        let _ = aligner.on_barrier(0, barrier(1));
+        let (step, given_up) = aligner.on_barrier(1, barrier(2));
+
+        assert_eq!(step, Step::Block);
+        assert_eq!(given_up, Some(CheckpointId::from_stored(1)));
+        assert!(
+            !aligner.is_blocked(0),
+            "the input that waited for 1 is released"
+        );
+        assert_eq!(aligner.on_barrier(1, barrier(1)).0, Step::Ignore);
+        assert_eq!(
+            aligner.on_barrier(0, barrier(2)).0,
+            Step::Snapshot(barrier(2))
+        );
+    }
+
+    #[test]
+    fn aborted_attempt_releases_inputs_and_its_later_barriers_are_ignored_a2() {
+        let mut aligner = Aligner::new(2);
+
+        let _ = aligner.on_barrier(0, barrier(5));
+        assert_eq!(
+            aligner.on_abort(CheckpointId::from_stored(5)),
+            Some(CheckpointId::from_stored(5))
+        );
+
+        assert!(!aligner.is_blocked(0));
+        assert_eq!(aligner.on_barrier(1, barrier(5)).0, Step::Ignore);
+        assert_eq!(aligner.on_abort(CheckpointId::from_stored(6)), None);
+        assert_eq!(
+            aligner.on_barrier(1, barrier(6)).0,
+            Step::Ignore,
+            "aborted before it came"
+        );
+        assert_eq!(aligner.on_barrier(0, barrier(7)).0, Step::Block);
+    }
+
+    #[test]
+    fn repeated_barrier_of_a_completed_checkpoint_is_ignored() {
+        let mut aligner = Aligner::new(1);
+
+        assert_eq!(
+            aligner.on_barrier(0, barrier(3)).0,
+            Step::Snapshot(barrier(3))
+        );
+        assert_eq!(aligner.on_barrier(0, barrier(3)).0, Step::Ignore);
+    }
+}

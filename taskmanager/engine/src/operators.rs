@@ -1,0 +1,58 @@
+//! The operators, one file each.
+
+pub mod filter;
+pub mod project;
+pub mod source;
+pub mod union;
+pub mod unnest;
+
+use arrow::error::ArrowError;
+use datafusion_common::DataFusionError;
+
+use crate::batch::{BadRows, StreamBatch};
+use crate::error::Error;
+
+/// Who an operator is, for errors and `.bad`.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Its uid.
+    pub uid: String,
+    /// The document's node.
+    pub node: String,
+}
+
+impl Named {
+    /// A kernel failed here.
+    pub fn kernel(&self, source: ArrowError) -> Error {
+        Error::Kernel {
+            operator: self.uid.clone(),
+            source,
+        }
+    }
+
+    /// DataFusion failed here.
+    pub fn aggregate(&self, source: DataFusionError) -> Error {
+        Error::Aggregate {
+            operator: self.uid.clone(),
+            source: Box::new(source),
+        }
+    }
+
+    /// An input broke a rule.
+    pub fn protocol(&self, rule: impl Into<String>) -> Error {
+        Error::Protocol {
+            operator: self.uid.clone(),
+            rule: rule.into(),
+        }
+    }
+
+    /// `.bad` rows of this node.
+    pub fn bad(&self, rows: BadRows) -> Result<StreamBatch, Error> {
+        rows.finish(&self.node).map_err(|error| self.kernel(error))
+    }
+}
+
+/// A number of rows as the counters want it.
+pub(crate) fn count(rows_n: usize) -> u64 {
+    u64::try_from(rows_n).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,54 @@
+//! Splitting a batch by the owners of its rows' key groups.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, UInt32Array};
+use arrow::error::ArrowError;
+use streamforge_core::ids::SubtaskIdx;
+use streamforge_core::key_group::{Assignment, key_group_of_hash};
+
+use crate::batch::StreamBatch;
+use crate::key_hash::hash_columns;
+
+/// Each receiver's rows of `batch`, in the batch's order; receivers without rows are left out.
+pub fn by_key_group(
+    batch: StreamBatch,
+    key_columns: &[usize],
+    assignment: &Assignment,
+) -> Result<Vec<(SubtaskIdx, StreamBatch)>, ArrowError> {
+    let owners = assignment.owners();
+    let single = owners
+        .first()
+        .filter(|first| owners.iter().all(|owner| owner == *first));
+    if let Some(only) = single {
+        return Ok(vec![(*only, batch)]);
+    }
+    let keys: Vec<ArrayRef> = key_columns
+        .iter()
+        .filter_map(|idx| batch.rows.columns().get(*idx))
+        .map(Arc::clone)
+        .collect();
+    let hashes = hash_columns(&keys, batch.len())?;
+    let mut rows_of: Vec<Vec<u32>> = Vec::new();
+    for (row, hash) in hashes.iter().enumerate() {
+        let group = key_group_of_hash(*hash, assignment.groups_n());
+        let owner = assignment.owner(group).unwrap_or_default().0 as usize;
+        if owner >= rows_of.len() {
+            rows_of.resize_with(owner + 1, Vec::new);
+        }
+        if let Some(rows) = rows_of.get_mut(owner) {
+            rows.push(u32::try_from(row).unwrap_or(u32::MAX));
+        }
+    }
+    let mut parts = Vec::with_capacity(rows_of.len());
+    for (owner, rows) in rows_of.into_iter().enumerate() {
+        let owner = SubtaskIdx(u32::try_from(owner).unwrap_or(u32::MAX));
+        if rows.len() == batch.len() {
+            return Ok(vec![(owner, batch)]);
+        }
+        if !rows.is_empty() {
+            parts.push((owner, batch.take(&UInt32Array::from(rows))?));
+        }
+    }
+    Ok(parts)
+}

@@ -1,0 +1,361 @@
+//! Watermarks of splits and of operators with several inputs.
+//!
+//! Owns: how watermarks combine. A split's is the largest event time seen less the allowed disorder;
+//! a reader's is the minimum over its live splits; an operator's the minimum over its live inputs.
+//!
+//! Invariants: T1 a watermark never goes back; T2 an idle split or input is left out of the minimum
+//! only when its reader asked and was told there is nothing, for the whole `idleTimeout`; T6 a
+//! restored reader's own watermark is the minimum over the splits it holds then.
+
+use std::collections::HashMap;
+
+use streamforge_core::event_time::{EventTime, Watermark};
+use streamforge_core::ids::SplitId;
+use streamforge_core::manifest::{SplitProgress, SplitState};
+
+/// Watermarks of one operator's inputs ("lanes": a chained operator, or one channel).
+#[derive(Debug)]
+pub struct Lanes {
+    lanes: Vec<Lane>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    watermark: Watermark,
+    idle: bool,
+}
+
+impl Lanes {
+    /// All lanes live and at the beginning of time.
+    pub fn new(lanes_n: usize) -> Self {
+        Self {
+            lanes: vec![
+                Lane {
+                    watermark: Watermark::NONE,
+                    idle: false
+                };
+                lanes_n
+            ],
+        }
+    }
+
+    /// A lane's watermark rose; it is live.
+    pub fn on_watermark(&mut self, lane: usize, watermark: Watermark) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.idle = false;
+            lane.watermark.advance(watermark);
+        }
+    }
+
+    /// A lane has nothing and may be left out of the minimum (T2).
+    pub fn on_idle(&mut self, lane: usize) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.idle = true;
+        }
+    }
+
+    /// A lane is live again, at the operator's own watermark: a channel may fall there, the operator
+    /// never does.
+    pub fn on_rejoin(&mut self, lane: usize, own: Watermark) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            *lane = Lane {
+                watermark: own,
+                idle: false,
+            };
+        }
+    }
+
+    /// Minimum over the live lanes; `None`: all are idle.
+    pub fn minimum(&self) -> Option<Watermark> {
+        self.lanes
+            .iter()
+            .filter(|lane| !lane.idle)
+            .map(|lane| lane.watermark)
+            .min()
+    }
+}
+
+/// One split as its reader's task sees it.
+#[derive(Debug)]
+struct Split {
+    state: SplitState,
+    idle: bool,
+    nothing_since_ms: Option<u64>,
+}
+
+/// Splits of one reader and their watermarks.
+#[derive(Debug)]
+pub struct SplitTracker {
+    splits: Vec<Split>,
+    by_id: HashMap<SplitId, usize>,
+    out_of_orderness_us: i64,
+    idle_timeout_ms: Option<u64>,
+    has_event_time: bool,
+    bounded: bool,
+    ended: bool,
+    idle_returns: u64,
+}
+
+/// What a reader's splits promise together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Every event time below this was seen.
+    Watermark(Watermark),
+    /// Nothing holds the watermark here (T2).
+    Idle,
+}
+
+impl SplitTracker {
+    /// For a source whose rows come at most `out_of_orderness_us` behind the largest time seen.
+    /// `idle_timeout_ms` does not apply to bounded sources.
+    pub fn new(event_time: Option<(i64, Option<u64>)>, bounded: bool) -> Self {
+        let (out_of_orderness_us, idle_timeout_ms) = event_time.unwrap_or((0, None));
+        Self {
+            splits: Vec::new(),
+            by_id: HashMap::new(),
+            out_of_orderness_us,
+            idle_timeout_ms: if bounded { None } else { idle_timeout_ms },
+            has_event_time: event_time.is_some(),
+            bounded,
+            ended: false,
+            idle_returns: 0,
+        }
+    }
+
+    /// Takes a split, at its own watermark (T6).
+    pub fn add(&mut self, state: SplitState) {
+        self.by_id.insert(state.split.clone(), self.splits.len());
+        self.splits.push(Split {
+            state,
+            idle: false,
+            nothing_since_ms: None,
+        });
+    }
+
+    /// A split has rows again, which are not taken yet: it holds the watermark from now on.
+    pub fn on_wake(&mut self, split: &SplitId) {
+        if let Some(split) = self
+            .by_id
+            .get(split)
+            .and_then(|idx| self.splits.get_mut(*idx))
+        {
+            split.nothing_since_ms = None;
+            if std::mem::take(&mut split.idle) {
+                self.idle_returns += 1;
+            }
+        }
+    }
+
+    /// Rows of a split were taken; `max_event_time` is the largest among them, if any.
+    pub fn on_rows(
+        &mut self,
+        split: &SplitId,
+        max_event_time: Option<EventTime>,
+        progress: SplitProgress,
+    ) {
+        let out_of_orderness_us = self.out_of_orderness_us;
+        let Some(split) = self
+            .by_id
+            .get(split)
+            .and_then(|idx| self.splits.get_mut(*idx))
+        else {
+            return;
+        };
+        split.state.progress = progress;
+        split.nothing_since_ms = None;
+        if std::mem::take(&mut split.idle) {
+            self.idle_returns += 1;
+        }
+        if let Some(time) = max_event_time {
+            split
+                .state
+                .watermark
+                .advance(Watermark(time).held_back(out_of_orderness_us));
+        }
+    }
+
+    /// A split is read to its end.
+    pub fn on_split_ended(&mut self, split: &SplitId) {
+        if let Some(split) = self
+            .by_id
+            .get(split)
+            .and_then(|idx| self.splits.get_mut(*idx))
+        {
+            split.state.progress = SplitProgress::End;
+            split.state.watermark = Watermark::END;
+            split.state.weight = 0;
+        }
+    }
+
+    /// A split was asked and had nothing.
+    pub fn on_nothing_new(&mut self, split: &SplitId, now_ms: u64) {
+        let timeout_ms = self.idle_timeout_ms;
+        let Some(split) = self
+            .by_id
+            .get(split)
+            .and_then(|idx| self.splits.get_mut(*idx))
+        else {
+            return;
+        };
+        let since_ms = *split.nothing_since_ms.get_or_insert(now_ms);
+        if timeout_ms.is_some_and(|timeout_ms| now_ms.saturating_sub(since_ms) >= timeout_ms) {
+            split.idle = true;
+        }
+    }
+
+    /// The reader has no split left and will get none.
+    pub fn on_ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// What the splits promise together now.
+    pub fn promise(&self) -> Promise {
+        let open = || {
+            self.splits
+                .iter()
+                .filter(|split| split.state.progress != SplitProgress::End)
+        };
+        if self.ended || (self.bounded && open().next().is_none()) {
+            return Promise::Watermark(Watermark::END);
+        }
+        if !self.has_event_time {
+            return Promise::Watermark(Watermark::NONE);
+        }
+        open()
+            .filter(|split| !split.idle)
+            .map(|split| split.state.watermark)
+            .min()
+            .map_or(Promise::Idle, Promise::Watermark)
+    }
+
+    /// Which split holds the watermark, for people.
+    pub fn held_back_by(&self) -> Option<&SplitId> {
+        self.splits
+            .iter()
+            .filter(|split| split.state.progress != SplitProgress::End && !split.idle)
+            .min_by_key(|split| split.state.watermark)
+            .map(|split| &split.state.split)
+    }
+
+    /// All splits as they are now, for a checkpoint.
+    pub fn states(&self) -> Vec<SplitState> {
+        self.splits
+            .iter()
+            .map(|split| split.state.clone())
+            .collect()
+    }
+
+    /// Times a split came back from being idle.
+    pub fn idle_returns(&self) -> u64 {
+        self.idle_returns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(id: &str, watermark: Watermark) -> SplitState {
+        SplitState {
+            split: SplitId(id.to_owned()),
+            progress: SplitProgress::At("0".to_owned()),
+            watermark,
+            description: String::new(),
+            weight: 1,
+        }
+    }
+
+    fn rows(tracker: &mut SplitTracker, id: &str, max: EventTime) {
+        tracker.on_rows(
+            &SplitId(id.to_owned()),
+            Some(max),
+            SplitProgress::At("1".to_owned()),
+        );
+    }
+
+    #[test]
+    fn two_partitions_and_an_idle_one_kf_v8() {
+        let mut tracker = SplitTracker::new(Some((5, Some(1000))), false);
+        tracker.add(split("p0", Watermark::NONE));
+        tracker.add(split("p1", Watermark::NONE));
+        assert_eq!(
+            tracker.promise(),
+            Promise::Watermark(Watermark::NONE),
+            "unread splits hold W"
+        );
+
+        rows(&mut tracker, "p0", 100);
+        rows(&mut tracker, "p1", 40);
+        assert_eq!(tracker.promise(), Promise::Watermark(Watermark(35)));
+
+        let p1 = SplitId("p1".to_owned());
+        tracker.on_nothing_new(&p1, 10_000);
+        tracker.on_nothing_new(&p1, 10_999);
+        assert_eq!(
+            tracker.promise(),
+            Promise::Watermark(Watermark(35)),
+            "not yet idle"
+        );
+        tracker.on_nothing_new(&p1, 11_000);
+        assert_eq!(tracker.promise(), Promise::Watermark(Watermark(95)));
+
+        rows(&mut tracker, "p1", 60);
+        assert_eq!(tracker.idle_returns(), 1);
+    }
+
+    #[test]
+    fn bounded_split_is_never_idle_t2() {
+        let mut tracker = SplitTracker::new(Some((0, Some(1))), true);
+        tracker.add(split("f", Watermark(7)));
+
+        tracker.on_nothing_new(&SplitId("f".to_owned()), 0);
+        tracker.on_nothing_new(&SplitId("f".to_owned()), 1_000_000);
+
+        assert_eq!(tracker.promise(), Promise::Watermark(Watermark(7)));
+    }
+
+    #[test]
+    fn reader_without_splits_is_idle_or_ended_t2() {
+        assert_eq!(
+            SplitTracker::new(Some((0, None)), false).promise(),
+            Promise::Idle
+        );
+        assert_eq!(
+            SplitTracker::new(Some((0, None)), true).promise(),
+            Promise::Watermark(Watermark::END)
+        );
+    }
+
+    #[test]
+    fn restored_reader_starts_at_the_minimum_of_the_splits_it_holds_t6() {
+        let mut tracker = SplitTracker::new(Some((0, None)), false);
+        tracker.add(split("ahead", Watermark(100)));
+        tracker.add(split("behind", Watermark(50)));
+
+        assert_eq!(tracker.promise(), Promise::Watermark(Watermark(50)));
+        tracker.on_split_ended(&SplitId("behind".to_owned()));
+        assert_eq!(tracker.promise(), Promise::Watermark(Watermark(100)));
+    }
+
+    #[test]
+    fn operator_watermark_is_the_minimum_over_live_lanes_t1() {
+        let mut lanes = Lanes::new(2);
+        lanes.on_watermark(0, Watermark(10));
+        assert_eq!(lanes.minimum(), Some(Watermark::NONE));
+
+        lanes.on_watermark(1, Watermark(5));
+        assert_eq!(lanes.minimum(), Some(Watermark(5)));
+        lanes.on_idle(1);
+        assert_eq!(lanes.minimum(), Some(Watermark(10)));
+        lanes.on_rejoin(1, Watermark(10));
+        lanes.on_watermark(1, Watermark(7));
+        assert_eq!(
+            lanes.minimum(),
+            Some(Watermark(10)),
+            "a lane never falls below its rejoin"
+        );
+        lanes.on_idle(0);
+        lanes.on_idle(1);
+        assert_eq!(lanes.minimum(), None);
+    }
+}
