@@ -30,16 +30,41 @@ const OURS: &[(&str, &[&str])] = &[
     ("host", &["core", "plan", "store", "coordinator"]),
     (
         "taskmanager",
-        &["core", "crds", "plan", "store", "engine", "state", "connectors"],
+        &[
+            "core",
+            "crds",
+            "plan",
+            "store",
+            "engine",
+            "state",
+            "connectors",
+        ],
     ),
     // Hosts the coordinator and the task manager in one process.
-    ("cli", &["core", "crds", "plan", "store", "host", "taskmanager"]),
+    (
+        "cli",
+        &["core", "crds", "plan", "store", "host", "taskmanager"],
+    ),
     (
         "bench",
-        &["core", "plan", "store", "engine", "state", "connectors", "taskmanager"],
+        &[
+            "core",
+            "plan",
+            "store",
+            "engine",
+            "state",
+            "connectors",
+            "taskmanager",
+        ],
     ),
-    ("golden", &["core", "crds", "plan", "engine", "state", "connectors"]),
-    ("sim", &["core", "plan", "store", "coordinator", "engine", "state"]),
+    (
+        "golden",
+        &["core", "crds", "plan", "engine", "state", "connectors"],
+    ),
+    (
+        "sim",
+        &["core", "plan", "store", "coordinator", "engine", "state"],
+    ),
     // Starts the binary as a process and sees only what a user sees.
     ("process", &[]),
     // Generates files from the types and the list of functions.
@@ -58,14 +83,20 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("rocksdb", &["state"]),
     ("mimalloc", &["cli", "bench"]),
     ("clap*", &["cli", "xtask", "bench"]),
-    ("anyhow", &["cli", "xtask", "golden", "sim", "process", "bench"]),
+    (
+        "anyhow",
+        &["cli", "xtask", "golden", "sim", "process", "bench"],
+    ),
 ];
 
 /// Third-party crates and the crates of ours that must never name them, tests included: what is
 /// pure today would quietly stop being so.
 const NEVER_IN: &[(&str, &[&str])] = &[
     ("tokio*", &["core", "plan", "coordinator", "engine", "crds"]),
-    ("tracing*", &["core", "plan", "coordinator", "engine", "crds"]),
+    (
+        "tracing*",
+        &["core", "plan", "coordinator", "engine", "crds"],
+    ),
     ("rand*", &["core", "plan", "coordinator", "engine"]),
     ("rustix", &["core", "plan", "coordinator", "engine"]),
 ];
@@ -108,7 +139,10 @@ fn matches(pattern: &str, name: &str) -> bool {
 fn of_package(package: &Package, findings: &mut Vec<Finding>) {
     let from = short(package.name.as_str());
     let Some((_, allowed)) = OURS.iter().find(|(name, _)| *name == from) else {
-        findings.push(Finding::on(from, "new crate: give it a line in xtask/src/arrows.rs"));
+        findings.push(Finding::on(
+            from,
+            "new crate: give it a line in xtask/src/arrows.rs",
+        ));
         return;
     };
     for dependency in &package.dependencies {
@@ -135,14 +169,20 @@ fn complaint(from: &str, to: &str, allowed: &[&str]) -> Option<String> {
         return Some(format!("only in {}", only.join(", ")));
     }
     let never = NEVER_IN.iter().find(|(pattern, _)| matches(pattern, to))?;
-    never.1.contains(&from).then(|| "never here: the crate is pure".to_owned())
+    never
+        .1
+        .contains(&from)
+        .then(|| "never here: the crate is pure".to_owned())
 }
 
 fn every_line_has_a_crate(packages: &[&Package], findings: &mut Vec<Finding>) {
     let names: BTreeSet<&str> = packages.iter().map(|p| short(p.name.as_str())).collect();
     for (name, _) in OURS {
         if !names.contains(name) {
-            findings.push(Finding::on(name, "has a line in xtask/src/arrows.rs but no crate"));
+            findings.push(Finding::on(
+                name,
+                "has a line in xtask/src/arrows.rs but no crate",
+            ));
         }
     }
 }
@@ -151,10 +191,19 @@ fn core_stays_small(root: &Path, findings: &mut Vec<Finding>) -> Result<()> {
     let lines_n: usize = repo::files(root)?
         .iter()
         .filter(|f| f.path.starts_with("core/src/") && !f.path.ends_with("tests.rs"))
-        .map(|f| f.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().lines().count())
+        .map(|f| {
+            f.text
+                .split("#[cfg(test)]\nmod tests {")
+                .next()
+                .unwrap_or_default()
+                .lines()
+                .count()
+        })
         .sum();
     if lines_n > CORE_LINES_MAX {
-        let what = format!("{lines_n} lines, at most {CORE_LINES_MAX}: a word enters when two crates need it");
+        let what = format!(
+            "{lines_n} lines, at most {CORE_LINES_MAX}: a word enters when two crates need it"
+        );
         findings.push(Finding::on("core", what));
     }
     Ok(())
@@ -183,7 +232,10 @@ mod tests {
 
     #[test]
     fn datafusion_stays_in_plan_and_engine_and_verify() {
-        assert_eq!(complaint("engine", "datafusion-expr", allowed("engine")), None);
+        assert_eq!(
+            complaint("engine", "datafusion-expr", allowed("engine")),
+            None
+        );
         assert!(complaint("state", "datafusion-common", allowed("state")).is_some());
     }
 }

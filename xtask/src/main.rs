@@ -62,5 +62,9 @@ fn run(command: Command) -> Result<()> {
 }
 
 fn mode(check: bool) -> generate::Mode {
-    if check { generate::Mode::Compare } else { generate::Mode::Write }
+    if check {
+        generate::Mode::Compare
+    } else {
+        generate::Mode::Write
+    }
 }

@@ -28,18 +28,26 @@ pub struct Finding {
 impl Finding {
     /// A finding about a line (1-based) of a file.
     pub fn at(path: &str, line: usize, what: impl Into<String>) -> Self {
-        Self { place: format!("{path}:{line}"), what: what.into() }
+        Self {
+            place: format!("{path}:{line}"),
+            what: what.into(),
+        }
     }
 
     /// A finding about a whole file or crate.
     pub fn on(path: &str, what: impl Into<String>) -> Self {
-        Self { place: path.to_owned(), what: what.into() }
+        Self {
+            place: path.to_owned(),
+            what: what.into(),
+        }
     }
 }
 
 /// The root of the work tree. Asked of git, not compiled in: the binary is shared by clones.
 pub fn root() -> Result<PathBuf> {
-    let shown = Command::new("git").args(["rev-parse", "--show-toplevel"]).output();
+    let shown = Command::new("git")
+        .args(["rev-parse", "--show-toplevel"])
+        .output();
     let shown = shown.context("run git rev-parse")?;
     let root = PathBuf::from(String::from_utf8_lossy(&shown.stdout).trim());
     if !root.join("xtask/Cargo.toml").is_file() {
@@ -52,12 +60,21 @@ pub fn root() -> Result<PathBuf> {
 /// left out: no rule of ours reads them.
 pub fn files(root: &Path) -> Result<Vec<File>> {
     let listed = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
         .current_dir(root)
         .output()
         .context("run git ls-files")?;
     if !listed.status.success() {
-        bail!("git ls-files: {}", String::from_utf8_lossy(&listed.stderr).trim());
+        bail!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&listed.stderr).trim()
+        );
     }
     let mut paths: Vec<&str> = std::str::from_utf8(&listed.stdout)
         .context("a file name is not UTF-8")?
@@ -78,7 +95,10 @@ pub fn files(root: &Path) -> Result<Vec<File>> {
             continue;
         }
         if let Ok(text) = String::from_utf8(bytes) {
-            files.push(File { path: path.to_owned(), text });
+            files.push(File {
+                path: path.to_owned(),
+                text,
+            });
         }
     }
     Ok(files)

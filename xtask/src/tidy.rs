@@ -43,7 +43,10 @@ fn any_file(file: &File, findings: &mut Vec<Finding>) {
         return;
     }
     if file.text.len() > TEXT_BYTES_MAX {
-        findings.push(Finding::on(path, "larger than 400 KiB: generate or fetch it instead"));
+        findings.push(Finding::on(
+            path,
+            "larger than 400 KiB: generate or fetch it instead",
+        ));
     }
     if !file.text.is_empty() && !file.text.ends_with('\n') {
         findings.push(Finding::on(path, "no newline at the end"));
@@ -65,7 +68,13 @@ mod tests {
 
     fn findings_of(path: &str, text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
-        any_file(&File { path: path.to_owned(), text: text.to_owned() }, &mut findings);
+        any_file(
+            &File {
+                path: path.to_owned(),
+                text: text.to_owned(),
+            },
+            &mut findings,
+        );
         findings
     }
 
@@ -73,7 +82,10 @@ mod tests {
     fn trailing_space_is_found_with_its_line() {
         let found = findings_of("a.toml", "a = 1\nb = 2 \n");
 
-        assert_eq!(found, [Finding::at("a.toml", 2, "space at the end of the line")]);
+        assert_eq!(
+            found,
+            [Finding::at("a.toml", 2, "space at the end of the line")]
+        );
     }
 
     #[test]

@@ -28,7 +28,10 @@ pub fn check(root: &Path, files: &[File], findings: &mut Vec<Finding>) -> Result
             findings.push(Finding::on(&file.path, "does not parse"));
             continue;
         };
-        let mut functions = Functions { lines: file.text.lines().collect(), found: Vec::new() };
+        let mut functions = Functions {
+            lines: file.text.lines().collect(),
+            found: Vec::new(),
+        };
         functions.visit_file(&tree);
         for function in functions.found {
             ratchet(file, &function, &mut listed, findings);
@@ -36,7 +39,10 @@ pub fn check(root: &Path, files: &[File], findings: &mut Vec<Finding>) -> Result
         }
     }
     for name in listed.keys() {
-        findings.push(Finding::on(LIST, format!("{name} is short or gone: remove its line")));
+        findings.push(Finding::on(
+            LIST,
+            format!("{name} is short or gone: remove its line"),
+        ));
     }
     Ok(())
 }
@@ -45,8 +51,13 @@ fn parse_list(text: &str) -> Result<BTreeMap<String, usize>> {
     text.lines()
         .filter(|l| !l.is_empty() && !l.starts_with('#'))
         .map(|l| {
-            let (name, n) = l.rsplit_once(' ').with_context(|| format!("{LIST}: `{l}`"))?;
-            Ok((name.to_owned(), n.parse().with_context(|| format!("{LIST}: `{l}`"))?))
+            let (name, n) = l
+                .rsplit_once(' ')
+                .with_context(|| format!("{LIST}: `{l}`"))?;
+            Ok((
+                name.to_owned(),
+                n.parse().with_context(|| format!("{LIST}: `{l}`"))?,
+            ))
         })
         .collect()
 }
@@ -57,12 +68,19 @@ fn ratchet(
     listed: &mut BTreeMap<String, usize>,
     findings: &mut Vec<Finding>,
 ) {
-    let Function { name, line_n, code_lines, .. } = function;
+    let Function {
+        name,
+        line_n,
+        code_lines,
+        ..
+    } = function;
     if *code_lines <= LINES_MAX {
         return;
     }
     let what = match listed.remove(&format!("{}::{name}", file.path)) {
-        None => format!("`{name}` has {code_lines} lines, at most {LINES_MAX}: leave the branches, move the leaves out"),
+        None => format!(
+            "`{name}` has {code_lines} lines, at most {LINES_MAX}: leave the branches, move the leaves out"
+        ),
         Some(max) if *code_lines > max => format!("`{name}` grew from {max} to {code_lines} lines"),
         Some(max) if *code_lines < max => {
             format!("`{name}` shrank from {max} to {code_lines} lines: lower it in {LIST}")
@@ -73,8 +91,12 @@ fn ratchet(
 }
 
 fn test_name(file: &File, function: &Function, findings: &mut Vec<Finding>) {
-    if function.is_test && (function.name.starts_with("test_") || function.name.contains("should")) {
-        let what = format!("`{}`: a test is named by the claim that fails", function.name);
+    if function.is_test && (function.name.starts_with("test_") || function.name.contains("should"))
+    {
+        let what = format!(
+            "`{}`: a test is named by the claim that fails",
+            function.name
+        );
         findings.push(Finding::at(&file.path, function.line_n, what));
     }
 }
@@ -93,13 +115,21 @@ struct Functions<'a> {
 
 impl Functions<'_> {
     fn add(&mut self, sig: &syn::Signature, attrs: &[syn::Attribute], block: &syn::Block) {
-        let (first, last) = (line_of(block.brace_token.span.open()), line_of(block.brace_token.span.close()));
-        let inner = self.lines.get(first..last.saturating_sub(1)).unwrap_or_default();
+        let (first, last) = (
+            line_of(block.brace_token.span.open()),
+            line_of(block.brace_token.span.close()),
+        );
+        let inner = self
+            .lines
+            .get(first..last.saturating_sub(1))
+            .unwrap_or_default();
         self.found.push(Function {
             name: sig.ident.to_string(),
             line_n: line_of(sig.ident.span()),
             code_lines: inner.iter().filter(|l| is_code(l)).count(),
-            is_test: attrs.iter().any(|a| a.path().segments.last().is_some_and(|s| s.ident == "test")),
+            is_test: attrs
+                .iter()
+                .any(|a| a.path().segments.last().is_some_and(|s| s.ident == "test")),
         });
     }
 }
@@ -138,9 +168,15 @@ mod tests {
 
     fn found(list: &str, code_lines: usize) -> Vec<String> {
         let body = "    x();\n".repeat(code_lines);
-        let file = File { path: "a.rs".to_owned(), text: format!("fn long() {{\n{body}}}\n") };
+        let file = File {
+            path: "a.rs".to_owned(),
+            text: format!("fn long() {{\n{body}}}\n"),
+        };
         let tree = syn::parse_file(&file.text).unwrap();
-        let mut functions = Functions { lines: file.text.lines().collect(), found: Vec::new() };
+        let mut functions = Functions {
+            lines: file.text.lines().collect(),
+            found: Vec::new(),
+        };
         functions.visit_file(&tree);
         let mut listed = parse_list(list).unwrap();
         let mut findings = Vec::new();
@@ -157,7 +193,10 @@ mod tests {
     #[test]
     fn listed_function_may_not_grow_and_must_follow_when_it_shrinks() {
         assert_eq!(found("a.rs::long 80", 80), Vec::<String>::new());
-        assert_eq!(found("a.rs::long 80", 81), ["`long` grew from 80 to 81 lines"]);
+        assert_eq!(
+            found("a.rs::long 80", 81),
+            ["`long` grew from 80 to 81 lines"]
+        );
         assert!(found("a.rs::long 80", 79)[0].starts_with("`long` shrank"));
     }
 }

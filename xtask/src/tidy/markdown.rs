@@ -8,11 +8,22 @@ use std::path::Path;
 use crate::repo::{File, Finding};
 
 /// Headings a release may have, in this order.
-const CHANGE_KINDS: &[&str] = &["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
+const CHANGE_KINDS: &[&str] = &[
+    "Added",
+    "Changed",
+    "Deprecated",
+    "Removed",
+    "Fixed",
+    "Security",
+];
 
 /// Every relative link `[text](target)` names a file or folder of the repository.
 pub fn links_lead_somewhere(root: &Path, file: &File, findings: &mut Vec<Finding>) {
-    let folder = root.join(&file.path).parent().map(Path::to_path_buf).unwrap_or_default();
+    let folder = root
+        .join(&file.path)
+        .parent()
+        .map(Path::to_path_buf)
+        .unwrap_or_default();
     let mut fenced = false;
     for (n, line) in file.text.lines().enumerate() {
         if line.trim_start().starts_with("```") {
@@ -23,7 +34,11 @@ pub fn links_lead_somewhere(root: &Path, file: &File, findings: &mut Vec<Finding
         }
         for target in targets(line) {
             if !folder.join(target).exists() {
-                findings.push(Finding::at(&file.path, n + 1, format!("no such file: {target}")));
+                findings.push(Finding::at(
+                    &file.path,
+                    n + 1,
+                    format!("no such file: {target}"),
+                ));
             }
         }
     }
@@ -91,7 +106,10 @@ mod tests {
 
     fn changelog(text: &str) -> Vec<String> {
         let mut findings = Vec::new();
-        let file = File { path: "CHANGELOG.md".to_owned(), text: text.to_owned() };
+        let file = File {
+            path: "CHANGELOG.md".to_owned(),
+            text: text.to_owned(),
+        };
         changelog_form(&file, &mut findings);
         findings.into_iter().map(|f| f.place).collect()
     }

@@ -14,7 +14,11 @@ const INLINE_TEST_LINES_MAX: usize = 150;
 const LONGER: &[(&str, usize)] = &[];
 
 /// Words that mark unfinished work. Split so that this file does not find itself.
-const MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
+const MARKS: &[&str] = &[
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("HA", "CK"),
+];
 /// File names nobody can guess the content of.
 const VAGUE_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "common", "misc"];
 
@@ -39,7 +43,11 @@ fn header(file: &File, findings: &mut Vec<Finding>) {
     if file.path.ends_with("/tests.rs") {
         return;
     }
-    let first = file.text.lines().find(|l| !l.trim().is_empty()).unwrap_or_default();
+    let first = file
+        .text
+        .lines()
+        .find(|l| !l.trim().is_empty())
+        .unwrap_or_default();
     if !first.starts_with("//!") {
         let what = "no header: begin with `//!` lines that say what the file owns, what it never \
                     does and where to start";
@@ -48,12 +56,23 @@ fn header(file: &File, findings: &mut Vec<Finding>) {
 }
 
 fn name(file: &File, findings: &mut Vec<Finding>) {
-    let stem = file.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+    let stem = file
+        .path
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(".rs");
     if stem == "mod" {
-        findings.push(Finding::on(&file.path, "module files are `name.rs` beside `name/`"));
+        findings.push(Finding::on(
+            &file.path,
+            "module files are `name.rs` beside `name/`",
+        ));
     }
     if VAGUE_NAMES.contains(&stem) {
-        findings.push(Finding::on(&file.path, "name the file after the noun it is about"));
+        findings.push(Finding::on(
+            &file.path,
+            "name the file after the noun it is about",
+        ));
     }
 }
 
@@ -63,13 +82,19 @@ fn length(file: &File, findings: &mut Vec<Finding>) {
     }
     let all = file.text.lines().count();
     let source = source_lines(&file.text);
-    let max = LONGER.iter().find(|(p, _)| *p == file.path).map_or(LINES_MAX, |(_, max)| *max);
+    let max = LONGER
+        .iter()
+        .find(|(p, _)| *p == file.path)
+        .map_or(LINES_MAX, |(_, max)| *max);
     if source > max {
         let what = format!("{source} source lines, at most {max}: cut the file by what it owns");
         findings.push(Finding::on(&file.path, what));
     }
     if all - source > INLINE_TEST_LINES_MAX {
-        let what = format!("{} lines of tests inside: move them to a tests.rs", all - source);
+        let what = format!(
+            "{} lines of tests inside: move them to a tests.rs",
+            all - source
+        );
         findings.push(Finding::on(&file.path, what));
     }
 }
@@ -77,7 +102,8 @@ fn length(file: &File, findings: &mut Vec<Finding>) {
 /// Lines before an inline test module. `mod tests;` alone is not one.
 fn source_lines(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
-    let opens = |w: &[&str]| w[0] == "#[cfg(test)]" && w[1].starts_with("mod ") && w[1].ends_with('{');
+    let opens =
+        |w: &[&str]| w[0] == "#[cfg(test)]" && w[1].starts_with("mod ") && w[1].ends_with('{');
     lines.windows(2).position(opens).unwrap_or(lines.len())
 }
 
@@ -87,13 +113,21 @@ fn marks(path: &str, line_n: usize, line: &str, findings: &mut Vec<Finding>) {
         && is_word(line, at, todo)
         && !has_issue(&line[at + todo.len()..])
     {
-        findings.push(Finding::at(path, line_n, "an open point names its issue: (#123)"));
+        findings.push(Finding::at(
+            path,
+            line_n,
+            "an open point names its issue: (#123)",
+        ));
     }
     for mark in MARKS {
         if let Some(at) = line.find(mark)
             && is_word(line, at, mark)
         {
-            findings.push(Finding::at(path, line_n, format!("{mark}: mend it or file an issue")));
+            findings.push(Finding::at(
+                path,
+                line_n,
+                format!("{mark}: mend it or file an issue"),
+            ));
         }
     }
 }
@@ -132,7 +166,13 @@ mod tests {
 
     fn places(path: &str, text: &str) -> Vec<String> {
         let mut findings = Vec::new();
-        check(&File { path: path.to_owned(), text: text.to_owned() }, &mut findings);
+        check(
+            &File {
+                path: path.to_owned(),
+                text: text.to_owned(),
+            },
+            &mut findings,
+        );
         findings.into_iter().map(|f| f.place).collect()
     }
 
@@ -155,7 +195,10 @@ mod tests {
     fn skipped_test_is_found() {
         let text = "//! X.\n#[ignore]\n#[should_panic(expected = \"x\")]\n#[allow(dead_code)]\n";
 
-        assert_eq!(places("a/src/x.rs", text), ["a/src/x.rs:2", "a/src/x.rs:3", "a/src/x.rs:4"]);
+        assert_eq!(
+            places("a/src/x.rs", text),
+            ["a/src/x.rs:2", "a/src/x.rs:3", "a/src/x.rs:4"]
+        );
     }
 
     #[test]
@@ -163,8 +206,14 @@ mod tests {
         let source = "//! X.\n".to_owned() + &"// a\n".repeat(LINES_MAX - 1);
         let tests = "#[cfg(test)]\nmod tests {\n}\n";
 
-        assert_eq!(places("a/src/x.rs", &(source.clone() + tests)), Vec::<String>::new());
-        assert_eq!(places("a/src/x.rs", &(source + "// b\n" + tests)), ["a/src/x.rs"]);
+        assert_eq!(
+            places("a/src/x.rs", &(source.clone() + tests)),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            places("a/src/x.rs", &(source + "// b\n" + tests)),
+            ["a/src/x.rs"]
+        );
     }
 
     #[test]
