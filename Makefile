@@ -88,7 +88,7 @@ process: setup build ## the real binary, killed and resumed, a short ledger
 	$(call cargo_test,-E 'package(streamforge-process)')
 
 kills: build flights-data ## the long kill ledger: make kills KILLS=200
-	python3 e2e/process/kills.py --kills $(KILLS)
+	$(TOOLS)/python e2e/process/kills.py --kills $(KILLS)
 
 plant: setup ## plant ten bugs one by one and show which test catches each
 	e2e/plant/run
@@ -99,7 +99,7 @@ fuzz-short: setup ## every fuzz target for a moment
 .PHONY: flights-data
 flights-data:
 	@scripts/setup flights
-	python3 examples/flights/fetch.py
+	$(TOOLS)/python examples/flights/fetch.py
 
 flights: build flights-data ## 336,776 real flights against DuckDB, at parallelism 1, 2 and 4
 	$(TOOLS)/python examples/flights/compare.py
