@@ -5,17 +5,21 @@
 //! Start at: `task::TaskCore` for how a task works, [`operator::Operator`] for what an operator is,
 //! `operators/` for the operators.
 
+pub mod aggregate;
 pub mod barrier;
 pub mod batch;
 pub mod error;
 pub mod evaluate;
+pub mod group_table;
 pub mod key_hash;
 pub mod operator;
 pub mod operators;
 pub mod row_json;
 pub mod sink;
+pub mod slices;
 pub mod source;
 pub mod state;
 pub mod task;
 pub mod types;
 pub mod watermark;
+pub mod window;

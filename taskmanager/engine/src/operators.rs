@@ -1,10 +1,14 @@
 //! The operators, one file each.
 
 pub mod filter;
+mod late;
 pub mod project;
 pub mod source;
 pub mod union;
 pub mod unnest;
+pub mod window_final;
+pub mod window_partial;
+pub mod windowed;
 
 use arrow::error::ArrowError;
 use datafusion_common::DataFusionError;

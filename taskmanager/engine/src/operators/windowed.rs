@@ -256,3 +256,17 @@ pub fn evaluators<E>(
 pub(crate) fn numbers(rows: &RecordBatch, idx: usize) -> Option<&Int64Array> {
     rows.columns().get(idx).and_then(|column| column.as_any().downcast_ref())
 }
+
+impl Named {
+    /// An aggregate failed here.
+    pub(crate) fn aggregate_state(&self, error: crate::aggregate::Error) -> Error {
+        use crate::aggregate::Error as Failure;
+        match error {
+            Failure::Kernel(source) => self.kernel(source),
+            Failure::Groups(source) => self.aggregate(source),
+            Failure::State(reason) | Failure::Unsupported(reason) => {
+                self.protocol(format!("G3: {reason}"))
+            }
+        }
+    }
+}
