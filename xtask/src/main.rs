@@ -33,7 +33,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Writes docs/functions.md and the error index from the code.
+    /// Writes docs/functions.md from the list of functions.
     Docgen {
         /// Only compare; fail when a file differs from its source.
         #[arg(long)]
