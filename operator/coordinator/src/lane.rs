@@ -140,7 +140,7 @@ impl<P> Lane<P> {
         );
     }
 
-    /// Asks another request now, counting on.
+    /// Asks another request now, as part of the same attempt (a read-back after a put).
     pub(crate) fn ask_on(
         &mut self,
         ids: &mut RequestIds,
@@ -150,7 +150,7 @@ impl<P> Lane<P> {
         let attempts_n = answered.attempts_n;
         let decision = self.ask(ids, answered.purpose, request);
         if let Some(current) = &mut self.current {
-            current.attempts_n = attempts_n + 1;
+            current.attempts_n = attempts_n;
         }
         decision
     }

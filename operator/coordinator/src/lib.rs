@@ -44,3 +44,6 @@ pub use store_request::{
     ExpectedObject, Piece, PutCondition, RequestId, StoreAnswer, StoreRequest, Version,
     expected_objects,
 };
+
+#[cfg(test)]
+mod tests;

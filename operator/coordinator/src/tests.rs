@@ -1,0 +1,10 @@
+//! The rules, each against the whole coordinator, a store in a map and tasks made of words.
+
+mod checkpoints;
+mod endings;
+mod failures;
+mod forks;
+mod publishing;
+mod retaining;
+mod rig;
+mod starting;

@@ -1,0 +1,205 @@
+//! Two coordinators of one job: at most one of them gets anything done.
+
+use streamforge_core::messages::{Event, Stamp};
+
+use super::rig::*;
+use crate::*;
+
+fn staging(rig: &mut Rig, n: u64) {
+    rig.ack_all_with(|ack| {
+        if ack.task == task(1, 0) {
+            ack.staged.push((slot(0), interval(n)));
+        }
+    });
+}
+
+#[test]
+fn frozen_coordinator_with_all_acks_commits_nothing_after_a_takeover_c2_c5() {
+    // Attack 1.
+    let mut co1 = Rig::run(config());
+    co1.checkpoint();
+    co1.wait(1_000);
+    let n = co1.in_flight();
+    co1.fate = fates(is_manifest_put, [Fate::Hold]);
+    staging(&mut co1, n.get());
+    let mut co2 = co1.successor();
+    co2.resume();
+    let theirs = co2.checkpoint();
+
+    co1.release(0); // its manifest's put succeeds
+
+    let (theirs_generation, ours) = (co2.head().generation, co1.stamp().generation);
+    assert_eq!(
+        *co1.failure(),
+        Error::Fenced {
+            theirs: theirs_generation,
+            ours
+        }
+    );
+    assert!(co1.notices().is_empty(), "it published");
+    assert_eq!(co2.newest().id, theirs);
+}
+
+#[test]
+fn late_manifest_of_a_stale_coordinator_is_a_name_nobody_knows_c2_c6() {
+    // Attack 2.
+    let mut co1 = Rig::run(config());
+    co1.wait(1_000);
+    let n = co1.in_flight();
+    co1.fate = fates(is_manifest_put, [Fate::Hold]);
+    staging(&mut co1, n.get());
+    let mut co2 = co1.successor();
+    co2.resume();
+    for _checkpoint in 0..6 {
+        assert!(co2.checkpoint() > n);
+    }
+
+    assert!(matches!(co1.land(0), StoreAnswer::Put(_)));
+    let mut third = co2.successor();
+    third.resume();
+
+    assert!(third.deployment().restore.unwrap().id > n);
+    for _checkpoint in 0..4 {
+        third.checkpoint();
+    }
+    let stale = third
+        .objects
+        .borrow()
+        .keys()
+        .any(|key| key.ends_with(&format!("-c{n}")));
+    assert!(!stale, "and it is cleaned away");
+}
+
+#[test]
+fn woken_coordinator_deploys_nothing_new_c5() {
+    // Attack 3: it "loses" its tasks and would begin the same epoch number as its successor.
+    let mut co1 = Rig::run(config());
+    co1.checkpoint();
+    let mut co2 = co1.successor();
+    co2.resume();
+    let sent_n = co1.sent.len();
+
+    co1.say(Event::Failed {
+        task: None,
+        cause: "gone".to_owned(),
+        retry: true,
+    });
+    co1.wait(5_000);
+
+    assert!(
+        matches!(co1.failure(), Error::Fenced { .. }),
+        "{:?}",
+        co1.outcome
+    );
+    assert!(!co1.sent_names()[sent_n..].contains(&"deploy"));
+}
+
+#[test]
+fn coordinator_whose_swap_loses_publishes_nothing_c5() {
+    let mut co1 = Rig::run(config());
+    co1.wait(1_000);
+    let n = co1.in_flight();
+    let mut co2 = co1.successor();
+    co2.wait(1);
+
+    staging(&mut co1, n.get());
+
+    assert!(
+        matches!(co1.failure(), Error::Fenced { .. }),
+        "{:?}",
+        co1.outcome
+    );
+    assert!(co1.notices().is_empty());
+    assert_eq!(
+        co1.sent_names().last(),
+        Some(&"cancel"),
+        "and its own tasks end"
+    );
+}
+
+#[test]
+fn of_two_that_take_over_at_once_one_is_fenced_c5() {
+    let rig = Rig::run(config());
+    let mut co2 = rig.successor();
+    co2.fate = fates(is_swap, [Fate::Hold]);
+    co2.wait(1);
+    let mut co3 = rig.successor_with(Config {
+        document: "other".to_owned(),
+        ..config()
+    });
+    co3.co = Coordinator::new(Config {
+        nonce_seed: 99,
+        ..config()
+    });
+    co3.wait(1);
+    assert_eq!(co3.sent_names(), ["deploy"]);
+
+    co2.release(0);
+
+    assert!(
+        matches!(co2.failure(), Error::Fenced { .. }),
+        "{:?}",
+        co2.outcome
+    );
+    assert!(co2.sent.is_empty());
+}
+
+#[test]
+fn events_of_older_generations_and_epochs_are_ignored_c5() {
+    let mut rig = Rig::run(config());
+    rig.say(Event::Failed {
+        task: None,
+        cause: "boom".to_owned(),
+        retry: true,
+    });
+    rig.wait(100);
+    rig.say(Event::Prepared {
+        splits: Default::default(),
+    });
+    rig.wait(1_000);
+    let n = rig.in_flight();
+    let ours = rig.stamp();
+    let older_epoch = Stamp {
+        epoch: streamforge_core::ids::Epoch::from_stored(1),
+        ..ours.clone()
+    };
+    let other_job = Stamp {
+        job: streamforge_core::ids::JobId("x".to_owned()),
+        ..ours
+    };
+    let before = rig.newest().id;
+
+    for stamp in [older_epoch, other_job] {
+        for of in graph().tasks(2) {
+            let ack = Event::Ack(Box::new(rig.snapshot(of, n)));
+            rig.feed(Input::Task(stamp.clone(), ack));
+        }
+        let failed = Event::Failed {
+            task: None,
+            cause: "late".to_owned(),
+            retry: false,
+        };
+        rig.feed(Input::Task(stamp, failed));
+    }
+
+    assert_eq!(rig.newest().id, before);
+    assert_eq!(rig.outcome, None);
+}
+
+#[test]
+fn event_of_a_higher_generation_means_fenced_c5() {
+    let mut rig = Rig::run(config());
+    let ours = rig.stamp();
+    let theirs = Stamp {
+        generation: ours.generation.next(),
+        ..ours
+    };
+
+    rig.feed(Input::Task(theirs, Event::Ended { task: task(0, 0) }));
+
+    assert!(
+        matches!(rig.failure(), Error::Fenced { .. }),
+        "{:?}",
+        rig.outcome
+    );
+}
