@@ -37,7 +37,7 @@ SEEDS ?= 1000
 KILLS ?= 200
 
 .PHONY: help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
-  process kills plant fuzz-short flights demo bench micro clean
+  process kills plant fuzz-short flights demo bench limits micro clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -110,6 +110,9 @@ demo: build ## kill a job half-way, resume it at another parallelism, verify, lo
 bench: build ## the same bytes into Flink 2.3 and into StreamForge: bench/results/
 	@scripts/setup bench
 	python3 bench/flink/compare.py
+
+limits: build ## memory, checkpoints and scaling on this machine: bench/results/
+	python3 bench/limits.py
 
 micro: setup ## criterion benches of single parts
 	cargo bench --locked --profile release --workspace --benches
