@@ -1,0 +1,221 @@
+//! Commands, options and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Stateful, exactly-once stream processing from one YAML document.
+#[derive(Debug, Parser)]
+#[command(
+    name = "streamforge",
+    version,
+    after_help = "Exit codes: 0 done; 1 failed, or verify found a difference; 2 the document or the \
+                  command line is wrong; 3 stopped before its end, with a checkpoint; 130 aborted.\n\
+                  Data goes to stdout, everything else to stderr. RUST_LOG sets what is logged."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Find every mistake in a document
+    #[command(after_help = "Examples:\n  streamforge validate job.yaml\n  \
+                            streamforge validate job.yaml -o json")]
+    Validate(ValidateArgs),
+    /// Show how a job will run: stages, exchanges, state, delivery
+    #[command(after_help = "Examples:\n  streamforge explain job.yaml\n  \
+                            streamforge explain job.yaml -o dot | dot -Tsvg > job.svg")]
+    Explain(ExplainArgs),
+    /// Run a job here; run again to resume it
+    #[command(after_help = "Examples:\n  streamforge run job.yaml\n  \
+        streamforge run job.yaml --parallelism 4      # resumes at another parallelism\n  \
+        streamforge run job.yaml --fresh              # begins anew, the old store is kept aside\n  \
+        streamforge run job.yaml --rewind-to 17       # goes back to checkpoint 17\n  \
+        streamforge run job.yaml --set spec.checkpoint.interval=1s\n\n\
+        Ctrl-C stops the job with a checkpoint (exit code 3); a second Ctrl-C aborts it.")]
+    Run(RunArgs),
+    /// Recompute a finished job's outputs in batch and compare
+    #[command(after_help = "Examples:\n  streamforge verify job.yaml\n  \
+                            streamforge verify job.yaml -o json")]
+    Verify(VerifyArgs),
+    /// List the checkpoints of a store, or show one
+    #[command(after_help = "Examples:\n  \
+        streamforge checkpoints list --store .streamforge/clicks\n  \
+        streamforge checkpoints show --store .streamforge/clicks        # the newest\n  \
+        streamforge checkpoints show 17 --store .streamforge/clicks -o json")]
+    Checkpoints(CheckpointsArgs),
+    /// Print the custom resource definitions
+    #[command(after_help = "Example:\n  streamforge crd | kubectl apply --server-side -f -")]
+    Crd,
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  \
+        streamforge completions bash > /etc/bash_completion.d/streamforge")]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+/// The document.
+#[derive(Debug, Args)]
+pub struct DocumentArgs {
+    /// The StreamJob document
+    #[arg(value_name = "FILE")]
+    pub job: PathBuf,
+    /// Replace a value of the document, as in spec.parallelism=4; may be given several times
+    #[arg(long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// Where checkpoints and secrets are.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// The job's store [default: checkpoint.storage, else ./.streamforge/<name>/]
+    #[arg(long, value_name = "PATH")]
+    pub store: Option<PathBuf>,
+    /// Folder with one folder per secret and in it one file per key
+    #[arg(long, value_name = "DIR")]
+    pub secrets: Option<PathBuf>,
+}
+
+/// See [`Command::Validate`].
+#[derive(Debug, Args)]
+pub struct ValidateArgs {
+    /// The document.
+    #[command(flatten)]
+    pub document: DocumentArgs,
+    /// How mistakes are printed: text to stderr, JSON to stdout
+    #[arg(short, long, value_enum, default_value_t = TextOrJson::Text)]
+    pub output: TextOrJson,
+}
+
+/// See [`Command::Explain`].
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The document.
+    #[command(flatten)]
+    pub document: DocumentArgs,
+    /// How the plan is printed
+    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
+    pub output: ExplainOutput,
+}
+
+/// See [`Command::Run`].
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The document.
+    #[command(flatten)]
+    pub document: DocumentArgs,
+    /// Where checkpoints and secrets are.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Subtasks, instead of spec.parallelism
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
+    pub parallelism: Option<u32>,
+    /// Begin anew; the old store is kept aside
+    #[arg(long, conflicts_with = "rewind_to")]
+    pub fresh: bool,
+    /// Go back to this checkpoint; rows published after it are published again
+    #[arg(long, value_name = "ID")]
+    pub rewind_to: Option<u64>,
+    /// How progress is shown
+    #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
+    pub progress: ProgressMode,
+}
+
+/// See [`Command::Verify`].
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The document.
+    #[command(flatten)]
+    pub document: DocumentArgs,
+    /// Where checkpoints and secrets are.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// How the result is printed
+    #[arg(short, long, value_enum, default_value_t = TextOrJson::Text)]
+    pub output: TextOrJson,
+}
+
+/// See [`Command::Checkpoints`].
+#[derive(Debug, Args)]
+pub struct CheckpointsArgs {
+    /// What to show [default: list]
+    #[command(subcommand)]
+    pub what: Option<CheckpointsCommand>,
+    /// The job's store, as in .streamforge/<name>
+    #[arg(long, value_name = "PATH", global = true)]
+    pub store: Option<PathBuf>,
+    /// How it is printed
+    #[arg(short, long, value_enum, default_value_t = TableOrData::Table, global = true)]
+    pub output: TableOrData,
+}
+
+/// What to show of a store.
+#[derive(Debug, Subcommand)]
+pub enum CheckpointsCommand {
+    /// All checkpoints that are kept
+    List,
+    /// One of them: positions, state, staged output and ledger
+    Show {
+        /// Its id [default: the newest]
+        id: Option<u64>,
+    },
+}
+
+/// How something is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TextOrJson {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// How a plan is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExplainOutput {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+    /// For Graphviz.
+    Dot,
+}
+
+/// How checkpoints are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TableOrData {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgressMode {
+    /// A live view on a terminal, lines elsewhere.
+    Auto,
+    /// A line every few seconds.
+    Lines,
+    /// Nothing but warnings and the end.
+    None,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,59 @@
+//! The commands, one file each.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use clap::CommandFactory as _;
+use streamforge_host::history::History;
+use streamforge_store::FolderStore;
+
+use crate::args::{Cli, Command};
+use crate::exit::Outcome;
+
+mod checkpoints;
+mod explain;
+mod run;
+mod validate;
+mod verify;
+
+pub use checkpoints::bytes;
+
+/// Does what was asked.
+pub fn dispatch(command: Command) -> Result<Outcome> {
+    match command {
+        Command::Checkpoints(args) => checkpoints::run(&args),
+        Command::Crd => print(&streamforge_crds::crd_yaml()),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "streamforge", &mut script);
+            print(&String::from_utf8_lossy(&script))
+        }
+        Command::Validate(args) => validate::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Verify(args) => verify::run(&args),
+    }
+}
+
+/// Writes data to stdout.
+fn print(text: &str) -> Result<Outcome> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(Outcome::Done)
+}
+
+/// A runtime for commands that read a store.
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}
+
+/// What a store holds, opened for reading beside whoever writes it.
+async fn open_history(root: &Path) -> Result<History> {
+    if !root.exists() {
+        bail!("no store at {}: run the job first, or say where with --store", root.display());
+    }
+    Ok(History::load(Arc::new(FolderStore::open_read_only(root)?)).await?)
+}

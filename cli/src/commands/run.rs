@@ -1,0 +1,252 @@
+//! `streamforge run`: one job, here.
+//!
+//! Owns: the local identity of a job, hosting coordinator and task manager in this process, signals,
+//! and showing progress. Decides nothing about the job. Start at: [`run`].
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use streamforge_core::ids::CheckpointId;
+use streamforge_core::job_graph::OperatorKind;
+use streamforge_crds::v1alpha1::{LogFormat, LogLevel, StreamJobSpec};
+use streamforge_host::{CheckpointPolicy, JobConfig, JobHandle, Outcome as JobOutcome, RestartPolicy};
+use streamforge_store::FolderStore;
+use streamforge_taskmanager::manager;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{ProgressMode, RunArgs};
+use crate::document::{self, Document};
+use crate::exit::{ABORTED, Outcome};
+use crate::progress::{Meter, log_line, view};
+use crate::screen::Screen;
+
+/// How often the live view is drawn: often enough to look alive, seldom enough to read.
+const DRAW_EVERY: Duration = Duration::from_millis(250);
+
+/// How often a line is logged where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(3);
+
+/// How long tasks may take to end after the job has.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<Outcome> {
+    let more: Vec<String> =
+        args.parallelism.iter().map(|n| format!("spec.parallelism={n}")).collect();
+    let document = document::open(&args.document, &more)?;
+    let screen = Screen::default();
+    start_log(&screen, &document.loaded.spec);
+    document::print_problems(&document.loaded.notes);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(run_job(args, &document, &screen));
+    // A thread that hangs in a system call must not keep the process.
+    runtime.shutdown_timeout(END_WITHIN);
+    outcome
+}
+
+/// Where a job keeps its checkpoints.
+pub fn store_path(given: Option<&Path>, spec: &StreamJobSpec, name: &str) -> Result<PathBuf> {
+    if let Some(path) = given {
+        return Ok(path.to_owned());
+    }
+    match spec.checkpoint.storage.as_ref().map(|storage| storage.uri.as_str()) {
+        None => Ok(Path::new(".streamforge").join(name)),
+        Some(uri) => match uri.strip_prefix("file://") {
+            Some(path) => Ok(path.into()),
+            None => bail!("checkpoint.storage.uri: `{uri}` is not supported yet; write file:///path"),
+        },
+    }
+}
+
+/// Opens the store; `--fresh` keeps the old one aside.
+fn open_store(path: &Path, fresh: bool) -> Result<FolderStore> {
+    if fresh && path.exists() {
+        // Only who holds the lock may move the folder.
+        let held = FolderStore::open(path)?;
+        let aside = aside_path(path);
+        std::fs::rename(path, &aside)
+            .with_context(|| format!("move {} to {}", path.display(), aside.display()))?;
+        drop(held);
+        tracing::info!(old = %aside.display(), "beginning anew, the old store is kept");
+    }
+    Ok(FolderStore::open(path)?)
+}
+
+/// The first free name beside a store.
+fn aside_path(path: &Path) -> PathBuf {
+    let numbered = |n: u32| {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".old-{n}"));
+        path.with_file_name(name)
+    };
+    (1..u32::MAX).map(numbered).find(|aside| !aside.exists()).unwrap_or_else(|| numbered(0))
+}
+
+fn start_log(screen: &Screen, spec: &StreamJobSpec) {
+    use tracing_subscriber::EnvFilter;
+    let level = match spec.logging.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(screen.clone());
+    let json = spec.logging.format == Some(LogFormat::Json);
+    // A second call in one process (tests) keeps the first log.
+    let _already = if json { builder.json().try_init() } else { builder.try_init() };
+}
+
+async fn run_job(args: &RunArgs, document: &Document, screen: &Screen) -> Result<Outcome> {
+    let Document { loaded, text, .. } = document;
+    let graph = streamforge_plan::plan(loaded);
+    let path = store_path(args.place.store.as_deref(), &loaded.spec, &loaded.name)?;
+    let store: Arc<FolderStore> = Arc::new(open_store(&path, args.fresh)?);
+    let (ours, theirs) = streamforge_host::in_process();
+    let prints = graph.operators().any(|(_, operator)| match &operator.kind {
+        OperatorKind::Sink(sink) => sink.connector.kind == "print",
+        _ => false,
+    });
+    let context = manager::Context {
+        store: store.clone(),
+        secrets: args.place.secrets.clone(),
+        terminal: std::io::stdout().is_terminal(),
+    };
+    let tasks = tokio::spawn(manager::run(context, theirs.commands, theirs.events));
+    let config = JobConfig {
+        graph,
+        document: text.clone(),
+        parallelism: loaded.spec.parallelism,
+        checkpoint: checkpoint_policy(&loaded.spec),
+        restart: restart_policy(&loaded.spec),
+        rewind_to: args.rewind_to.map(CheckpointId::from_stored),
+    };
+    let handle = streamforge_host::start(config, store, ours);
+    stop_on_signals(&handle, screen)?;
+    let live = args.progress == ProgressMode::Auto
+        && std::io::stderr().is_terminal()
+        // A table on the same terminal and a view that moves the cursor do not go together.
+        && !(prints && std::io::stdout().is_terminal());
+    let shown = tokio::spawn(show(handle.status(), screen.clone(), loaded.name.clone(), args.progress, live));
+    let outcome = handle.outcome().await;
+    shown.abort();
+    screen.wipe();
+    let _late = tokio::time::timeout(END_WITHIN, tasks).await;
+    finish(outcome, &loaded.name, &path)
+}
+
+fn checkpoint_policy(spec: &StreamJobSpec) -> CheckpointPolicy {
+    let ms = |d: streamforge_core::units::HumanDuration| d.micros().unsigned_abs() / 1_000;
+    let checkpoint = &spec.checkpoint;
+    CheckpointPolicy {
+        interval_ms: ms(checkpoint.interval),
+        timeout_ms: ms(checkpoint.timeout),
+        min_pause_ms: ms(checkpoint.min_pause),
+        retain_n: checkpoint.retain as usize,
+        tolerate_failures_n: checkpoint.tolerate_failures,
+    }
+}
+
+fn restart_policy(spec: &StreamJobSpec) -> RestartPolicy {
+    let ms = |d: streamforge_core::units::HumanDuration| d.micros().unsigned_abs() / 1_000;
+    let restart = &spec.restart;
+    RestartPolicy {
+        failures_n_max: restart.max_failures,
+        window_ms: ms(restart.window),
+        backoff_initial_ms: ms(restart.backoff.initial),
+        backoff_max_ms: ms(restart.backoff.max),
+    }
+}
+
+/// The first signal asks for a stop, the second ends the process.
+fn stop_on_signals(handle: &JobHandle, screen: &Screen) -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = handle.stopper();
+    let screen = screen.clone();
+    tokio::spawn(async move {
+        let mut asked = false;
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            screen.wipe();
+            if asked {
+                eprintln!("aborted; the next start goes on from the newest checkpoint");
+                std::process::exit(i32::from(ABORTED));
+            }
+            asked = true;
+            eprintln!("stopping with a checkpoint; once more to abort");
+            stop();
+        }
+    });
+    Ok(())
+}
+
+async fn show(
+    mut status: tokio::sync::watch::Receiver<streamforge_host::Status>,
+    screen: Screen,
+    name: String,
+    mode: ProgressMode,
+    live: bool,
+) {
+    if mode == ProgressMode::None {
+        return;
+    }
+    let started = Instant::now();
+    let mut meter = Meter::default();
+    let mut ticks = tokio::time::interval(if live { DRAW_EVERY } else { LINE_EVERY });
+    loop {
+        ticks.tick().await;
+        let status = status.borrow_and_update().clone();
+        let now_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+        let reading = meter.observe(now_ms, wall_ms, &status);
+        if live {
+            screen.draw(&view(&name, &status, &reading));
+        } else if now_ms > 0 && status.phase == streamforge_host::Phase::Running {
+            log_line(&reading);
+        }
+    }
+}
+
+fn finish(outcome: JobOutcome, name: &str, store: &Path) -> Result<Outcome> {
+    match outcome {
+        JobOutcome::Finished { before: false } => {
+            eprintln!("{name} is finished: all input is read, all output is published");
+            Ok(Outcome::Done)
+        }
+        JobOutcome::Finished { before: true } => {
+            eprintln!(
+                "{name} is finished already, nothing was done (store {}); --fresh runs it again",
+                store.display()
+            );
+            Ok(Outcome::Done)
+        }
+        JobOutcome::Stopped { checkpoint, unpublished_n, note } => {
+            let place = checkpoint.map_or_else(
+                || "before its first row".to_owned(),
+                |id| format!("with checkpoint {id}"),
+            );
+            eprintln!("{name} is stopped {place}; run it again to go on");
+            if unpublished_n > 0 {
+                eprintln!("{unpublished_n} staged intervals will be published by the next start");
+            }
+            if let Some(note) = note {
+                eprintln!("{note}");
+            }
+            Ok(Outcome::Stopped)
+        }
+        JobOutcome::Failed(error) => Err(error.into()),
+    }
+}

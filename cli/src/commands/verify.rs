@@ -1,0 +1,91 @@
+//! `streamforge verify`: the oracle, applied to the store and the files of a finished job.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use streamforge_core::frame::LATE_LOG;
+use streamforge_core::manifest::Manifest;
+use streamforge_host::history::History;
+use streamforge_store::{FolderStore, ObjectStore as _};
+
+use super::{block_on, open_history, print};
+use crate::args::{TextOrJson, VerifyArgs};
+use crate::document;
+use crate::exit::Outcome;
+use crate::verify::{Finished, Verdict, verify};
+
+/// Runs the command.
+pub fn run(args: &VerifyArgs) -> Result<Outcome> {
+    let document = document::open(&args.document, &[])?;
+    let loaded = &document.loaded;
+    let root = super::run::store_path(args.place.store.as_deref(), &loaded.spec, &loaded.name)?;
+    let graph = streamforge_plan::plan(loaded);
+    if !graph.bounded {
+        bail!("verify {}: its input has no end; only a bounded job can be computed again", loaded.name);
+    }
+    let verdict = block_on(async {
+        let history = open_history(&root).await?;
+        if !history.head.finished {
+            bail!("verify {}: it has not finished; run it to its end first", loaded.name);
+        }
+        let store = Arc::new(FolderStore::open_read_only(&root)?);
+        let ran = history.plan(&history.head.plan).await?;
+        if ran.graph != graph {
+            eprintln!("note: the document is not the one that ran; what it says now is verified");
+        }
+        let manifests = manifests(&history).await?;
+        let mut late_log = Vec::new();
+        for object in manifests.last().map(|newest| newest.late_log.as_slice()).unwrap_or_default() {
+            let Some(found) = store.get(&object.key).await? else {
+                bail!("read {}: the {} object is missing", object.key, LATE_LOG.name);
+            };
+            late_log.push((object.key.clone(), found.bytes.to_vec()));
+        }
+        let finished = Finished {
+            graph: &graph,
+            job: &history.head.job,
+            manifests: &manifests,
+            late_log: &late_log,
+            secrets: args.place.secrets.as_deref(),
+        };
+        verify(&finished).await
+    })?;
+    report(&verdict, args.output)?;
+    Ok(if verdict.is_equal() { Outcome::Done } else { Outcome::Different })
+}
+
+/// All manifests that are kept, oldest first.
+async fn manifests(history: &History) -> Result<Vec<Manifest>> {
+    let mut manifests = Vec::new();
+    for named in history.retained() {
+        manifests.push(history.manifest(named.id).await?);
+    }
+    Ok(manifests)
+}
+
+fn report(verdict: &Verdict, output: TextOrJson) -> Result<Outcome> {
+    if output == TextOrJson::Json {
+        let sinks = verdict.sinks.iter().map(|sink| {
+            json!({
+                "sink": sink.uid,
+                "files": sink.files_n,
+                "expected": sink.difference.expected,
+                "found": sink.difference.found,
+                "missing": sink.difference.missing,
+                "extra": sink.difference.extra,
+                "wrong": sink.difference.wrong,
+                "samples": sink.samples,
+            })
+        });
+        let report = json!({
+            "equal": verdict.is_equal(),
+            "sinks": sinks.collect::<Vec<_>>(),
+            "findings": verdict.findings,
+            "notes": verdict.notes,
+            "ledger": verdict.ledger,
+        });
+        return print(&format!("{}\n", serde_json::to_string_pretty(&report)?));
+    }
+    print(&verdict.to_string())
+}

@@ -1,0 +1,147 @@
+//! The document of a command: read, changed by `--set`, checked.
+//!
+//! Owns: the file, the options that replace its values, and printing what is wrong with it. What is
+//! wrong is decided by `streamforge-plan`. Start at: [`open`].
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value, json};
+use streamforge_plan::{Loaded, Problem};
+
+use crate::args::DocumentArgs;
+use crate::exit::WrongDocument;
+
+/// A document without mistakes.
+#[derive(Debug)]
+pub struct Document {
+    /// The file's name, as given.
+    pub file: String,
+    /// What was checked: the file, or what `--set` made of it.
+    pub text: String,
+    /// Its meaning.
+    pub loaded: Loaded,
+}
+
+/// Reads and checks a document; what is wrong with it is in the second.
+pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Vec<Problem>>> {
+    let file = args.job.display().to_string();
+    let bytes = std::fs::read(&args.job).with_context(|| format!("read {file}"))?;
+    let Ok(text) = String::from_utf8(bytes) else { bail!("read {file}: it is not UTF-8") };
+    let loaded = match streamforge_plan::load(&text, &file) {
+        Ok(loaded) => loaded,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let settings: Vec<&String> = args.set.iter().chain(more).collect();
+    if settings.is_empty() {
+        return Ok(Ok(Document { file, text, loaded }));
+    }
+    let mut root = json!({
+        "apiVersion": "streamforge.io/v1alpha1",
+        "kind": "StreamJob",
+        "metadata": {"name": loaded.name},
+        "spec": loaded.spec,
+    });
+    for setting in settings {
+        set(&mut root, setting).with_context(|| format!("--set {setting}"))?;
+    }
+    let text = root.to_string();
+    Ok(match streamforge_plan::load(&text, &file) {
+        Ok(loaded) => Ok(Document { file, text, loaded }),
+        // The line is one of a text that nobody wrote.
+        Err(problems) => {
+            let file = format!("{file} with --set");
+            Err(problems.into_iter().map(|p| Problem { line: 0, file: file.clone(), ..p }).collect())
+        }
+    })
+}
+
+/// Reads and checks a document; mistakes are printed and end the command.
+pub fn open(args: &DocumentArgs, more: &[String]) -> Result<Document> {
+    match check(args, more)? {
+        Ok(document) => Ok(document),
+        Err(problems) => {
+            print_problems(&problems);
+            Err(WrongDocument { problems_n: problems.len() }.into())
+        }
+    }
+}
+
+/// Prints mistakes to stderr, one after the other.
+pub fn print_problems(problems: &[Problem]) {
+    for problem in problems {
+        if problem.line > 0 {
+            eprintln!("{problem}");
+        } else {
+            let Problem { file, path, message, .. } = problem;
+            eprintln!("{file}: {path}: {message}");
+            if let Some(hint) = &problem.hint {
+                eprintln!("    {hint}");
+            }
+        }
+    }
+}
+
+/// Applies one `path=value`. A step into a list is the name of an item, or its number.
+fn set(root: &mut Value, setting: &str) -> Result<()> {
+    let Some((path, text)) = setting.split_once('=') else {
+        bail!("write PATH=VALUE, as in spec.parallelism=4");
+    };
+    let path = path.trim().replace('[', ".").replace(']', "");
+    let mut at = root;
+    let mut steps = path.split('.').filter(|step| !step.is_empty()).peekable();
+    if steps.peek().is_none_or(|first| *first != "spec") {
+        bail!("only values under spec can be set, as in spec.parallelism=4");
+    }
+    for step in steps {
+        at = match at {
+            Value::Object(fields) => fields.entry(step).or_insert(Value::Null),
+            Value::Array(items) => {
+                let idx = items
+                    .iter()
+                    .position(|item| item.get("name").is_some_and(|name| name == step))
+                    .or_else(|| step.parse().ok());
+                let item = idx.and_then(|idx| items.get_mut(idx));
+                item.with_context(|| format!("the list has no item `{step}`"))?
+            }
+            Value::Null => {
+                *at = Value::Object(Map::new());
+                at.as_object_mut().context("made above")?.entry(step).or_insert(Value::Null)
+            }
+            other => bail!("`{other}` has nothing named `{step}` in it"),
+        };
+    }
+    *at = value(text);
+    Ok(())
+}
+
+/// A value as YAML reads it, as far as it fits in a line: JSON, else text.
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_reaches_into_maps_and_named_items() {
+        let mut root = json!({"spec": {"parallelism": 1, "sinks": [{"name": "out", "file": {}}]}});
+
+        set(&mut root, "spec.parallelism=4").unwrap();
+        set(&mut root, "spec.checkpoint.interval=1s").unwrap();
+        set(&mut root, "spec.sinks.out.file.path=/tmp/x=y").unwrap();
+        set(&mut root, "spec.sinks[0].delivery=AtLeastOnce").unwrap();
+
+        let sink = json!({"name": "out", "file": {"path": "/tmp/x=y"}, "delivery": "AtLeastOnce"});
+        assert_eq!(root["spec"]["parallelism"], 4);
+        assert_eq!(root["spec"]["checkpoint"]["interval"], "1s");
+        assert_eq!(root["spec"]["sinks"][0], sink);
+    }
+
+    #[test]
+    fn a_setting_that_leads_nowhere_is_refused() {
+        let mut root = json!({"spec": {"parallelism": 1, "sinks": []}});
+        for setting in ["spec.parallelism", "metadata.name=x", "spec.sinks.out.uid=x", "spec.parallelism.x=1"] {
+            assert!(set(&mut root, setting).is_err(), "{setting}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! How a command ends.
+//!
+//! Owns: the exit codes of streamjob.md and the errors that carry them. Bad or late rows do not
+//! change a code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// How a command ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// A comparison came out different.
+    Different,
+    /// The job stopped before its end, with a checkpoint.
+    Stopped,
+}
+
+impl Outcome {
+    /// The process's exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Outcome::Done => 0,
+            Outcome::Different => 1,
+            Outcome::Stopped => 3,
+        }
+    }
+}
+
+/// Exit code of a command that failed.
+pub const FAILED: u8 = 1;
+
+/// Exit code when the document is wrong.
+pub const WRONG_DOCUMENT: u8 = 2;
+
+/// Exit code of a second signal.
+pub const ABORTED: u8 = 130;
+
+/// The document is wrong; what is wrong with it is already written to stderr.
+#[derive(Debug)]
+pub struct WrongDocument {
+    /// How many mistakes.
+    pub problems_n: usize,
+}
+
+impl fmt::Display for WrongDocument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.problems_n {
+            1 => f.write_str("1 mistake in the document"),
+            n => write!(f, "{n} mistakes in the document"),
+        }
+    }
+}
+
+impl std::error::Error for WrongDocument {}
+
+/// Says on stderr what went wrong, without a backtrace, and picks the code.
+pub fn report(result: anyhow::Result<Outcome>) -> ExitCode {
+    let error = match result {
+        Ok(outcome) => return ExitCode::from(outcome.code()),
+        Err(error) => error,
+    };
+    if error.downcast_ref::<WrongDocument>().is_some() {
+        eprintln!("{error}");
+        return ExitCode::from(WRONG_DOCUMENT);
+    }
+    // A reader that had enough (`| head`) is no failure of ours.
+    let broken_pipe = error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+    if broken_pipe {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error:#}");
+    ExitCode::from(FAILED)
+}

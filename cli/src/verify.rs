@@ -1,0 +1,162 @@
+//! `streamforge verify`: an oracle for finished, bounded jobs.
+//!
+//! Owns: computing a job's outputs once more as a batch query over all input and comparing them with
+//! what was published, and checking the job's ledger and late log. Shares no window, watermark,
+//! aggregate or checkpoint code with the engine: sources are read by the connectors' readers and
+//! expressions compiled by `core/plan`, everything between is the oracle's own. Start at: [`verify`].
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use streamforge_core::ids::JobId;
+use streamforge_core::job_graph::JobGraph;
+use streamforge_core::manifest::Manifest;
+
+use crate::table::Table;
+
+mod aggregate;
+mod aggregation;
+mod array;
+mod cell;
+mod graph;
+mod group;
+mod input;
+mod late;
+mod ledger;
+mod multiset;
+mod oracle;
+mod published;
+mod show;
+mod window;
+
+pub use ledger::Ledger;
+pub use multiset::Difference;
+
+use late::LateLog;
+use multiset::Side;
+use oracle::{Expected, Oracle};
+use published::Published;
+
+/// A job that is over.
+pub struct Finished<'a> {
+    /// Its plan.
+    pub graph: &'a JobGraph,
+    /// Its identity.
+    pub job: &'a JobId,
+    /// All manifests kept, oldest first; the last is the final one.
+    pub manifests: &'a [Manifest],
+    /// Late log objects of the final one: key and bytes.
+    pub late_log: &'a [(String, Vec<u8>)],
+    /// Folder of secrets.
+    pub secrets: Option<&'a Path>,
+}
+
+/// What came out.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Per file sink.
+    pub sinks: Vec<SinkVerdict>,
+    /// What is wrong with ledger or late log.
+    pub findings: Vec<String>,
+    /// What was not compared, and why.
+    pub notes: Vec<String>,
+    /// The final ledger.
+    pub ledger: Ledger,
+    table: Table,
+}
+
+/// One sink.
+#[derive(Debug)]
+pub struct SinkVerdict {
+    /// The sink.
+    pub uid: String,
+    /// Files read.
+    pub files_n: usize,
+    /// How they differ from what was computed.
+    pub difference: Difference,
+    /// A few differing rows, for people.
+    pub samples: Vec<String>,
+}
+
+impl Verdict {
+    /// Whether everything is as it should be.
+    pub fn is_equal(&self) -> bool {
+        self.findings.is_empty() && self.sinks.iter().all(|sink| sink.difference.is_none())
+    }
+}
+
+/// Computes the job's outputs and compares.
+pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
+    let newest = finished.manifests.last().context("the store keeps no checkpoint")?;
+    let mut late = LateLog::default();
+    for (key, bytes) in finished.late_log {
+        late.add_object(bytes).with_context(|| format!("read {key}"))?;
+    }
+    let splits_n: usize = newest.sources.values().map(Vec::len).sum();
+    let compile = |expr: &_, columns: &[_]| Ok(streamforge_plan::compile(expr, columns)?);
+    let mut oracle = Oracle::new(finished.graph, &compile, late, splits_n == 1)?;
+    let mut findings = Vec::new();
+    for manifest in finished.manifests {
+        let wrong = ledger::check_balance(oracle.nodes(), &manifest.ledger);
+        findings.extend(wrong.into_iter().map(|text| format!("checkpoint {}: {text}", manifest.id)));
+    }
+    let table = ledger::table(oracle.nodes(), &newest.ledger);
+    input::read_all(&mut oracle, newest, finished.secrets).await?;
+    let outcome = oracle.finish()?;
+    let nodes = graph::nodes(finished.graph)?;
+    findings.extend(ledger::check_counts(&nodes, &newest.ledger, &outcome.counters));
+    findings.extend(outcome.findings);
+    let mut notes = Vec::new();
+    let mut sinks = Vec::new();
+    for expected in outcome.sinks {
+        match compare(expected, finished.job)? {
+            Ok(sink) => sinks.push(sink),
+            Err(note) => notes.push(note),
+        }
+    }
+    Ok(Verdict { sinks, findings, notes, ledger: newest.ledger.clone(), table })
+}
+
+/// Compares one sink, or says why not.
+fn compare(expected: Expected<'_>, job: &JobId) -> Result<Result<SinkVerdict, String>> {
+    let Expected { uid, spec, rows } = expected;
+    let Some(mut rows) = rows else {
+        let kind = &spec.connector.kind;
+        return Ok(Err(format!("`{uid}` is not compared: what a {kind} sink wrote cannot be read back")));
+    };
+    let published = Published::new(spec, input::file_prefix(job, uid))?;
+    let files_n = published
+        .read(&mut |row, sign| rows.add(Side::Found, row, sign))
+        .with_context(|| format!("read the output of `{uid}`"))?;
+    let difference = rows.difference();
+    let samples = difference.samples.iter().map(|sample| show::sample(sample, &spec.input)).collect();
+    Ok(Ok(SinkVerdict { uid: uid.to_owned(), files_n, difference, samples }))
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.table)?;
+        let mut table =
+            Table::new(["SINK", "FILES", "EXPECTED", "FOUND", "MISSING", "EXTRA", "WRONG"]);
+        for SinkVerdict { uid, files_n, difference: d, .. } in &self.sinks {
+            let numbers = [d.expected, d.found, d.missing, d.extra, d.wrong].map(|n| n.to_string());
+            table.row([uid.clone(), files_n.to_string()].into_iter().chain(numbers));
+        }
+        write!(f, "{table}")?;
+        for sink in self.sinks.iter().filter(|sink| !sink.samples.is_empty()) {
+            writeln!(f, "\n{}:", sink.uid)?;
+            for sample in &sink.samples {
+                writeln!(f, "  {sample}")?;
+            }
+        }
+        for finding in &self.findings {
+            writeln!(f, "\n{finding}")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "\nnote: {note}")?;
+        }
+        let verdict = if self.is_equal() { "equal" } else { "DIFFERENT" };
+        writeln!(f, "\n{verdict}")
+    }
+}

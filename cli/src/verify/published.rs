@@ -1,0 +1,281 @@
+//! What a file sink published, read back.
+//!
+//! Owns: finding the files of one job below a sink's folder and turning their rows into values. Reads
+//! NDJSON and CSV with parsers of its own and Parquet with the parquet crate, so that no code of the
+//! connectors judges its own work. Start at: [`read`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use streamforge_core::job_graph::{ChangelogMode, Column, Format, SinkSpec};
+
+use super::cell::{Cell, cells};
+
+mod csv;
+mod json;
+mod value;
+
+/// Folder of staged, unpublished files.
+const STAGING: &str = "_streamforge";
+
+/// What a NULL partition value is called.
+const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// Name of the column with the changelog operation.
+const OP: &str = "_op";
+
+/// A file sink's folder and how to read it.
+#[derive(Debug)]
+pub struct Published<'a> {
+    /// The folder.
+    pub root: PathBuf,
+    /// Start of the names of this job's files: `part-<uid8>-`.
+    pub prefix: String,
+    /// Columns of the rows.
+    pub columns: &'a [Column],
+    /// Those that are folders instead.
+    pub partition_by: Vec<String>,
+    /// How bytes are rows.
+    pub format: &'a Format,
+    /// Whether rows have `_op`.
+    pub changelog: ChangelogMode,
+}
+
+impl<'a> Published<'a> {
+    /// Of a sink of the kind `file`.
+    pub fn new(spec: &'a SinkSpec, prefix: String) -> Result<Self> {
+        let config = &spec.connector.config;
+        let path = config.get("path").and_then(|path| path.as_str()).context("a sink without path")?;
+        let partition_by = config.get("partitionBy").and_then(|list| list.as_array());
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        Ok(Self {
+            root: path.strip_prefix("file://").unwrap_or(path).into(),
+            prefix,
+            columns: &spec.input,
+            partition_by: partition_by.into_iter().flatten().filter_map(text).collect(),
+            format: spec.format.as_ref().context("a file sink without format")?,
+            changelog: spec.changelog,
+        })
+    }
+
+    /// Hands every row with its sign to `row`; returns the number of files.
+    pub fn read(&self, row: &mut dyn FnMut(&[Cell], i64)) -> Result<usize> {
+        let mut files = Vec::new();
+        if self.root.exists() {
+            self.find(&self.root, &mut Vec::new(), &mut files)?;
+        }
+        files.sort();
+        for (path, folders) in &files {
+            self.read_file(path, folders, row)
+                .with_context(|| format!("read {}", path.display()))?;
+        }
+        Ok(files.len())
+    }
+
+    fn find(
+        &self,
+        folder: &Path,
+        folders: &mut Vec<String>,
+        files: &mut Vec<(PathBuf, Vec<String>)>,
+    ) -> Result<()> {
+        let entries =
+            fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("list {}", folder.display()))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.path().is_dir() {
+                if name != STAGING && folders.len() < self.partition_by.len() {
+                    folders.push(name);
+                    self.find(&entry.path(), folders, files)?;
+                    folders.pop();
+                }
+            } else if folders.len() == self.partition_by.len() && name.starts_with(&self.prefix) {
+                files.push((entry.path(), folders.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Values of the partition columns, by the folders a file lies in.
+    fn partition_cells(&self, folders: &[String]) -> Result<Vec<(usize, Cell)>> {
+        let cell = |(name, folder): (&String, &String)| -> Result<(usize, Cell)> {
+            let idx = self
+                .columns
+                .iter()
+                .position(|column| column.name == *name)
+                .with_context(|| format!("partition column {name} is not in the input"))?;
+            let (column, text) = folder.split_once('=').context("a folder without `=`")?;
+            ensure!(percent_decoded(column)? == *name, "folder {folder} is not of {name}");
+            let data_type = &self.columns.get(idx).context("found above")?.data_type;
+            Ok(match text {
+                NULL_PARTITION => (idx, Cell::Null),
+                text => (idx, value::from_text(&percent_decoded(text)?, data_type)?),
+            })
+        };
+        self.partition_by.iter().zip(folders).map(cell).collect()
+    }
+
+    fn read_file(
+        &self,
+        path: &Path,
+        folders: &[String],
+        row: &mut dyn FnMut(&[Cell], i64),
+    ) -> Result<()> {
+        let partition = self.partition_cells(folders)?;
+        let stored: Vec<(usize, &Column)> = self
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(idx, _)| !partition.iter().any(|(other, _)| other == idx))
+            .collect();
+        let mut whole = vec![Cell::Null; self.columns.len()];
+        for (idx, cell) in partition {
+            if let Some(slot) = whole.get_mut(idx) {
+                *slot = cell;
+            }
+        }
+        let mut emit = |op: Option<Cell>, cells: &mut dyn Iterator<Item = Cell>| -> Result<()> {
+            for ((idx, _), cell) in stored.iter().zip(cells) {
+                if let Some(slot) = whole.get_mut(*idx) {
+                    *slot = cell;
+                }
+            }
+            row(&whole, self.sign(op)?);
+            Ok(())
+        };
+        let extra = usize::from(self.changelog == ChangelogMode::Retract);
+        match self.format {
+            Format::Json => read_ndjson(path, &stored, extra, &mut emit),
+            Format::Csv { header, delimiter, null } => {
+                let dialect = csv::Dialect { delimiter: *delimiter, null: null.as_deref() };
+                let rows = csv::parse(&read_text(path)?, &dialect)?;
+                read_csv(rows, *header, &stored, extra, &mut emit)
+            }
+            Format::Parquet => read_parquet(path, &stored, extra, &mut emit),
+            Format::Raw => bail!("a raw sink cannot be read back"),
+        }
+    }
+
+    fn sign(&self, op: Option<Cell>) -> Result<i64> {
+        match (self.changelog, op) {
+            (ChangelogMode::AppendOnly, None) => Ok(1),
+            (ChangelogMode::Retract, Some(Cell::Text(op))) => match op.as_ref() {
+                "+I" | "+U" => Ok(1),
+                "-U" | "-D" => Ok(-1),
+                other => bail!("`{other}` is not a changelog operation"),
+            },
+            (_, op) => bail!("{op:?} is not a changelog operation"),
+        }
+    }
+}
+
+/// Takes `_op`, if the file has it, and the stored columns of one row.
+type Emit<'a> = dyn FnMut(Option<Cell>, &mut dyn Iterator<Item = Cell>) -> Result<()> + 'a;
+
+fn read_text(path: &Path) -> Result<String> {
+    Ok(String::from_utf8(fs::read(path)?)?)
+}
+
+fn read_ndjson(
+    path: &Path,
+    stored: &[(usize, &Column)],
+    extra: usize,
+    emit: &mut Emit<'_>,
+) -> Result<()> {
+    let text = read_text(path)?;
+    ensure!(text.is_empty() || text.ends_with('\n'), "the last line is cut");
+    for (number, line) in text.lines().enumerate() {
+        let row = || -> Result<(Option<Cell>, Vec<Cell>)> {
+            let json::Json::Object(fields) = json::parse(line)? else { bail!("not an object") };
+            ensure!(fields.len() == stored.len() + extra, "{} fields", fields.len());
+            let mut fields = fields.iter();
+            let mut op = None;
+            if extra == 1 {
+                let (name, value) = fields.next().context("counted above")?;
+                ensure!(name == OP, "the first field is {name}");
+                op = Some(value::from_json(value, &streamforge_core::data_type::DataType::Text)?);
+            }
+            let cell = |((name, value), (_, column)): (&(String, json::Json), &(usize, &Column))| {
+                ensure!(*name == column.name, "field {name} where {} belongs", column.name);
+                value::from_json(value, &column.data_type)
+            };
+            Ok((op, fields.zip(stored).map(cell).collect::<Result<_>>()?))
+        };
+        let (op, cells) = row().with_context(|| format!("line {}", number + 1))?;
+        emit(op, &mut cells.into_iter())?;
+    }
+    Ok(())
+}
+
+fn read_csv(
+    rows: Vec<Vec<Option<String>>>,
+    header: bool,
+    stored: &[(usize, &Column)],
+    extra: usize,
+    emit: &mut Emit<'_>,
+) -> Result<()> {
+    let mut rows = rows.into_iter();
+    if header {
+        let names = rows.next().context("no header line")?;
+        let op = (extra == 1).then_some(OP);
+        let wanted = op.into_iter().chain(stored.iter().map(|(_, column)| column.name.as_str()));
+        let same = wanted.map(Some).eq(names.iter().map(Option::as_deref));
+        ensure!(same, "the header is {names:?}");
+    }
+    for fields in rows {
+        ensure!(fields.len() == stored.len() + extra, "a row with {} fields", fields.len());
+        let mut fields = fields.into_iter();
+        let op = if extra == 1 { fields.next().flatten().map(|op| Cell::Text(op.into())) } else { None };
+        let cell = |(field, (_, column)): (Option<String>, &(usize, &Column))| match field {
+            None => Ok(Cell::Null),
+            Some(text) => value::from_text(&text, &column.data_type),
+        };
+        let cells: Vec<Cell> = fields.zip(stored).map(cell).collect::<Result<_>>()?;
+        emit(op, &mut cells.into_iter())?;
+    }
+    Ok(())
+}
+
+fn read_parquet(
+    path: &Path,
+    stored: &[(usize, &Column)],
+    extra: usize,
+    emit: &mut Emit<'_>,
+) -> Result<()> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(fs::File::open(path)?)?.build()?;
+    for batch in reader {
+        let batch = batch?;
+        let schema = batch.schema();
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        let op = (extra == 1).then_some(OP);
+        let wanted = op.into_iter().chain(stored.iter().map(|(_, column)| column.name.as_str()));
+        ensure!(wanted.eq(names.iter().copied()), "the columns are {names:?}");
+        let columns: Vec<Vec<Cell>> = batch.columns().iter().map(cells).collect::<Result<_>>()?;
+        let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
+        for _ in 0..batch.num_rows() {
+            let mut row = columns.iter_mut().filter_map(Iterator::next);
+            let op = if extra == 1 { row.next() } else { None };
+            emit(op, &mut row)?;
+        }
+    }
+    Ok(())
+}
+
+fn percent_decoded(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((plain, escape)) = rest.split_once('%') {
+        bytes.extend_from_slice(plain.as_bytes());
+        let digits = escape.get(..2).context("a cut % escape")?;
+        bytes.push(u8::from_str_radix(digits, 16)?);
+        rest = escape.get(2..).unwrap_or_default();
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Ok(String::from_utf8(bytes)?)
+}
+
+#[cfg(test)]
+#[path = "published/tests.rs"]
+mod tests;
