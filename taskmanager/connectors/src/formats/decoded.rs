@@ -3,8 +3,13 @@
 //! Owns: the description of a column to decode, the padded chunk of bytes, and the answer of decoded
 //! columns, bad rows and positions. Start at: [`Chunk`], [`Decoded`].
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::DataType;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+
+use crate::formats::builder::ColumnBuilder;
 
 /// A row's bytes are kept in `.bad` up to this length, as streamjob.md promises.
 pub const RAW_BYTES_MAX: usize = 64 << 10;
@@ -71,7 +76,7 @@ impl Column {
 }
 
 /// A run of whole rows, with [`CHUNK_PADDING`] newlines behind it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Chunk {
     bytes: Vec<u8>,
     len: usize,
@@ -80,10 +85,20 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk of these bytes; the padding is added here.
-    pub fn new(mut bytes: Vec<u8>, offset: u64) -> Self {
+    /// A chunk of these bytes.
+    pub fn new(bytes: Vec<u8>, offset: u64) -> Self {
         let len = bytes.len();
-        bytes.resize(len + CHUNK_PADDING, b'\n');
+        Self::from_buffer(bytes, len, offset)
+    }
+
+    /// A chunk of the first `len` bytes of a buffer that may be longer. What is behind them is
+    /// overwritten by the padding.
+    pub fn from_buffer(mut bytes: Vec<u8>, len: usize, offset: u64) -> Self {
+        let len = len.min(bytes.len());
+        if bytes.len() < len + CHUNK_PADDING {
+            bytes.resize(len + CHUNK_PADDING, b'\n');
+        }
+        bytes[len..len + CHUNK_PADDING].fill(b'\n');
         Chunk { bytes, len, offset }
     }
 
@@ -94,7 +109,7 @@ impl Chunk {
 
     /// The rows and the padding.
     pub fn padded(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.len + CHUNK_PADDING]
     }
 
     /// Length without padding.
@@ -153,5 +168,84 @@ impl Decoded {
         for bad in &mut self.bad {
             bad.row += by;
         }
+    }
+}
+
+/// Raw bytes of a bad row.
+pub fn raw_of(row: &[u8]) -> Vec<u8> {
+    row.get(..row.len().min(RAW_BYTES_MAX))
+        .unwrap_or_default()
+        .to_vec()
+}
+
+/// The schema of the wanted columns.
+pub fn wanted_schema(columns: &[Column]) -> SchemaRef {
+    let fields = columns.iter().filter(|column| column.wanted);
+    let fields = fields.map(|c| Field::new(&c.name, c.data_type.clone(), c.nullable));
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+/// Rows of one chunk on their way to a [`Decoded`].
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// Number of each good row.
+    pub row_numbers: Vec<u64>,
+    /// Offset of each good row.
+    pub offsets: Vec<u64>,
+    /// The bad rows.
+    pub bad: Vec<BadRow>,
+    /// Rows so far, good, bad and blank.
+    pub rows_n: u64,
+}
+
+impl Rows {
+    /// Number of good rows.
+    pub fn good_n(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Counts a good row.
+    #[inline(always)]
+    pub fn push_good(&mut self, offset: u64) {
+        self.row_numbers.push(self.rows_n);
+        self.offsets.push(offset);
+        self.rows_n = self.rows_n.wrapping_add(1);
+    }
+
+    /// Counts a bad row.
+    #[cold]
+    pub fn push_bad(&mut self, offset: u64, row: &[u8], reason: String) {
+        self.bad.push(BadRow {
+            row: self.rows_n,
+            offset,
+            raw: raw_of(row),
+            reason,
+        });
+        self.rows_n += 1;
+    }
+
+    /// The answer, with the columns of the good rows.
+    pub fn finish(
+        self,
+        builders: &mut [ColumnBuilder],
+        schema: &SchemaRef,
+        unknown_fields: u64,
+    ) -> Result<Decoded, ArrowError> {
+        let mut arrays: Vec<ArrayRef> = Vec::with_capacity(schema.fields().len());
+        for builder in builders {
+            let array = builder.finish()?;
+            if builder.wanted {
+                arrays.push(array);
+            }
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(self.good_n()));
+        Ok(Decoded {
+            rows: RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)?,
+            row_numbers: self.row_numbers,
+            offsets: self.offsets,
+            bad: self.bad,
+            unknown_fields,
+            rows_n: self.rows_n,
+        })
     }
 }

@@ -76,7 +76,9 @@ impl fmt::Display for Fault {
             Fault::DuplicateKey => "a key occurs twice",
             Fault::StringForNumber => "a string where a number belongs",
             Fault::NumberForString => "a number where a string belongs",
-            Fault::WrongType(expected) => return write!(f, "another type where {expected} belongs"),
+            Fault::WrongType(expected) => {
+                return write!(f, "another type where {expected} belongs");
+            }
             Fault::Fraction => "a fraction where an integer belongs",
             Fault::TooPrecise => "more digits after the point than the scale holds",
             Fault::Overflow => "the number is out of range",
@@ -116,7 +118,11 @@ impl RowFault {
     /// A fault outside of any column.
     #[cold]
     pub fn at(fault: Fault, at: usize) -> Self {
-        RowFault { fault, column: None, at }
+        RowFault {
+            fault,
+            column: None,
+            at,
+        }
     }
 
     /// The reason in words; `name` is the column's, `start` the row's first byte.

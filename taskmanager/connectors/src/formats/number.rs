@@ -24,7 +24,10 @@ pub fn pow10(n: u32) -> i128 {
 /// Eight bytes from `pos`, first byte lowest. Zero beyond the end.
 #[inline(always)]
 pub fn load8(buf: &[u8], pos: usize) -> u64 {
-    match buf.get(pos..pos.wrapping_add(8)).and_then(|bytes| bytes.try_into().ok()) {
+    match buf
+        .get(pos..pos.wrapping_add(8))
+        .and_then(|bytes| bytes.try_into().ok())
+    {
         Some(bytes) => u64::from_le_bytes(bytes),
         None => load_tail(buf, pos),
     }
@@ -73,7 +76,9 @@ pub fn digits(buf: &[u8], pos: usize) -> (u64, usize) {
         }
         if more > 0 {
             let shifted = (word & 0x0F0F_0F0F_0F0F_0F0F) << (64 - 8 * more);
-            value = value.wrapping_mul(POW10[more as usize]).wrapping_add(value8(shifted));
+            value = value
+                .wrapping_mul(POW10[more as usize])
+                .wrapping_add(value8(shifted));
         }
         return (value, n.wrapping_add(more as usize));
     }
@@ -95,10 +100,15 @@ pub fn decimal(text: &[u8], precision: u8, scale: u32, rest: Rest) -> Result<i12
         Some((b'+', body)) => (false, body),
         _ => (false, text),
     };
-    let mantissa_end =
-        body.iter().position(|c| matches!(c, b'e' | b'E')).unwrap_or(body.len());
+    let mantissa_end = body
+        .iter()
+        .position(|c| matches!(c, b'e' | b'E'))
+        .unwrap_or(body.len());
     let (mantissa, exponent) = body.split_at(mantissa_end);
-    let point = mantissa.iter().position(|c| *c == b'.').unwrap_or(mantissa.len());
+    let point = mantissa
+        .iter()
+        .position(|c| *c == b'.')
+        .unwrap_or(mantissa.len());
     let (whole, fraction) = mantissa.split_at(point);
     let fraction = fraction.get(1..).unwrap_or_default();
     if whole.is_empty() && fraction.is_empty()
@@ -116,7 +126,10 @@ pub fn decimal(text: &[u8], precision: u8, scale: u32, rest: Rest) -> Result<i12
     let mut digits_n = 0i64;
     for digit in whole.iter().chain(fraction).map(|c| i128::from(c - b'0')) {
         if digits_n < keep {
-            value = value.checked_mul(10).and_then(|v| v.checked_add(digit)).ok_or(Fault::Overflow)?;
+            value = value
+                .checked_mul(10)
+                .and_then(|v| v.checked_add(digit))
+                .ok_or(Fault::Overflow)?;
         } else if digit != 0 {
             cut_nonzero = true;
         }
@@ -142,7 +155,9 @@ pub fn decimal(text: &[u8], precision: u8, scale: u32, rest: Rest) -> Result<i12
 
 /// The exponent, saturated: beyond a million it decides nothing more.
 fn exponent_value(text: &[u8]) -> Result<i64, Fault> {
-    let Some(text) = text.get(1..) else { return Ok(0) };
+    let Some(text) = text.get(1..) else {
+        return Ok(0);
+    };
     let (negative, digits) = match text.split_first() {
         Some((b'-', digits)) => (true, digits),
         Some((b'+', digits)) => (false, digits),
@@ -151,8 +166,9 @@ fn exponent_value(text: &[u8]) -> Result<i64, Fault> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(Fault::NotANumber);
     }
-    let value =
-        digits.iter().fold(0i64, |value, c| (value * 10 + i64::from(c - b'0')).min(100_000_000));
+    let value = digits.iter().fold(0i64, |value, c| {
+        (value * 10 + i64::from(c - b'0')).min(100_000_000)
+    });
     Ok(if negative { -value } else { value })
 }
 
@@ -166,14 +182,22 @@ pub fn integer(text: &[u8]) -> Result<i64, Fault> {
 pub fn float64(text: &[u8]) -> Result<f64, Fault> {
     let text = std::str::from_utf8(text).map_err(|_| Fault::NotANumber)?;
     let value: f64 = text.parse().map_err(|_| Fault::NotANumber)?;
-    if value.is_finite() { Ok(value) } else { Err(Fault::Overflow) }
+    if value.is_finite() {
+        Ok(value)
+    } else {
+        Err(Fault::Overflow)
+    }
 }
 
 /// The same in 32 bits: rounded once, from the text.
 pub fn float32(text: &[u8]) -> Result<f32, Fault> {
     let text = std::str::from_utf8(text).map_err(|_| Fault::NotANumber)?;
     let value: f32 = text.parse().map_err(|_| Fault::NotANumber)?;
-    if value.is_finite() { Ok(value) } else { Err(Fault::Overflow) }
+    if value.is_finite() {
+        Ok(value)
+    } else {
+        Err(Fault::Overflow)
+    }
 }
 
 #[cfg(test)]

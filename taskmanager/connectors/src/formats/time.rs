@@ -50,14 +50,22 @@ pub fn date_of(days: i64) -> (i64, u32, u32) {
     let day = day_of_year - (153 * mp + 2) / 5 + 1;
     let month = if mp < 10 { mp + 3 } else { mp - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, u32::try_from(month).unwrap_or(1), u32::try_from(day).unwrap_or(1))
+    (
+        year,
+        u32::try_from(month).unwrap_or(1),
+        u32::try_from(day).unwrap_or(1),
+    )
 }
 
 /// Two digits at `at`; something above 99 when they are not digits.
 #[inline(always)]
 fn two(text: &[u8; 19], at: usize) -> i64 {
     let (tens, ones) = (text[at].wrapping_sub(b'0'), text[at + 1].wrapping_sub(b'0'));
-    if tens > 9 || ones > 9 { 1000 } else { i64::from(tens) * 10 + i64::from(ones) }
+    if tens > 9 || ones > 9 {
+        1000
+    } else {
+        i64::from(tens) * 10 + i64::from(ones)
+    }
 }
 
 /// A date `YYYY-MM-DD` as days since the epoch.
@@ -115,7 +123,11 @@ pub fn rfc3339(text: &[u8], zone: Zone) -> Result<i64, Fault> {
                 return Err(wrong);
             }
             let offset = (hours * 3600 + minutes * 60) * 1_000_000;
-            Ok(if *sign == b'+' { micros - offset } else { micros + offset })
+            Ok(if *sign == b'+' {
+                micros - offset
+            } else {
+                micros + offset
+            })
         }
         _ => Err(wrong),
     }
@@ -167,7 +179,10 @@ fn strftime(text: &[u8], pattern: &str, zone: Zone) -> Result<i64, Fault> {
         return Ok(time.and_utc().timestamp_micros());
     }
     let date = NaiveDate::parse_from_str(text, pattern).map_err(|_| Fault::NotATime)?;
-    Ok(date.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_micros())
+    Ok(date
+        .and_time(chrono::NaiveTime::MIN)
+        .and_utc()
+        .timestamp_micros())
 }
 
 fn push_two(out: &mut Vec<u8>, value: u32) {
@@ -198,7 +213,11 @@ pub fn write_timestamp(out: &mut Vec<u8>, micros: i64, zone: Zone) {
     let of_day = u64::try_from(micros.rem_euclid(DAY_MICROS)).unwrap_or(0);
     let seconds = u32::try_from(of_day / 1_000_000).unwrap_or(0);
     let mut fraction = u32::try_from(of_day % 1_000_000).unwrap_or(0);
-    for (mark, value) in [(b'T', seconds / 3600), (b':', seconds / 60 % 60), (b':', seconds % 60)] {
+    for (mark, value) in [
+        (b'T', seconds / 3600),
+        (b':', seconds / 60 % 60),
+        (b':', seconds % 60),
+    ] {
         out.push(mark);
         push_two(out, value);
     }
@@ -268,16 +287,28 @@ mod tests {
         assert_eq!(read("1970-01-01T00:00:01"), Err(Fault::NoOffset));
         assert_eq!(read("1970-01-01T00:00:01Z"), Ok(1_000_000));
         let pattern = TimeParse::Strftime("%Y/%m/%d %H:%M".into());
-        assert_eq!(timestamp(b"1970/01/01 00:01", &pattern, Zone::Required), Err(Fault::NoOffset));
-        assert_eq!(timestamp(b"1970/01/01 00:01", &pattern, Zone::Optional), Ok(60_000_000));
+        assert_eq!(
+            timestamp(b"1970/01/01 00:01", &pattern, Zone::Required),
+            Err(Fault::NoOffset)
+        );
+        assert_eq!(
+            timestamp(b"1970/01/01 00:01", &pattern, Zone::Optional),
+            Ok(60_000_000)
+        );
     }
 
     #[test]
     fn epochs_are_exact_and_cut_at_microseconds() {
         assert_eq!(epoch(b"1.5", &TimeParse::EpochSeconds), Ok(1_500_000));
-        assert_eq!(epoch(b"1700000000000", &TimeParse::EpochMillis), Ok(1_700_000_000_000_000));
+        assert_eq!(
+            epoch(b"1700000000000", &TimeParse::EpochMillis),
+            Ok(1_700_000_000_000_000)
+        );
         assert_eq!(epoch(b"-1", &TimeParse::EpochMicros), Ok(-1));
-        assert_eq!(epoch(b"9223372036854775807", &TimeParse::EpochMillis), Err(Fault::Overflow));
+        assert_eq!(
+            epoch(b"9223372036854775807", &TimeParse::EpochMillis),
+            Err(Fault::Overflow)
+        );
     }
 
     #[test]
@@ -289,8 +320,14 @@ mod tests {
         };
         assert_eq!(write(0, Zone::Optional), "1970-01-01T00:00:00");
         assert_eq!(write(-1, Zone::Required), "1969-12-31T23:59:59.999999Z");
-        assert_eq!(write(1_769_903_999_120_000, Zone::Optional), "2026-01-31T23:59:59.12");
+        assert_eq!(
+            write(1_769_903_999_120_000, Zone::Optional),
+            "2026-01-31T23:59:59.12"
+        );
         assert_eq!(write(1_000, Zone::Optional), "1970-01-01T00:00:00.001");
-        assert_eq!(write(-62_135_596_800_000_000, Zone::Optional), "0001-01-01T00:00:00");
+        assert_eq!(
+            write(-62_135_596_800_000_000, Zone::Optional),
+            "0001-01-01T00:00:00"
+        );
     }
 }

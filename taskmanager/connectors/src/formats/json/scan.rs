@@ -76,7 +76,9 @@ pub enum Text {
 pub fn string(buf: &[u8], pos: usize) -> Result<(usize, Text), Stop> {
     let mut at = pos;
     loop {
-        let Some(block) = block16(buf, at) else { return Err((Fault::ControlCharacter, at)) };
+        let Some(block) = block16(buf, at) else {
+            return Err((Fault::ControlCharacter, at));
+        };
         let marks = special_or_wide(block);
         if marks == 0 {
             at = at.wrapping_add(16);
@@ -94,7 +96,9 @@ pub fn string(buf: &[u8], pos: usize) -> Result<(usize, Text), Stop> {
 fn string_general(buf: &[u8], start: usize, mut at: usize) -> Result<(usize, Text), Stop> {
     let mut text = Text::Plain;
     loop {
-        let Some(block) = block16(buf, at) else { return Err((Fault::ControlCharacter, at)) };
+        let Some(block) = block16(buf, at) else {
+            return Err((Fault::ControlCharacter, at));
+        };
         let marks = special(block);
         if marks == 0 {
             at += 16;
@@ -150,7 +154,11 @@ pub fn number(buf: &[u8], pos: usize) -> Result<usize, Stop> {
 /// Passes over `true`, `false` or `null`.
 pub fn word(buf: &[u8], pos: usize, word: &[u8]) -> Result<usize, Stop> {
     let end = pos + word.len();
-    if buf.get(pos..end) == Some(word) { Ok(end) } else { Err((Fault::Syntax, pos)) }
+    if buf.get(pos..end) == Some(word) {
+        Ok(end)
+    } else {
+        Err((Fault::Syntax, pos))
+    }
 }
 
 /// Checks the escapes of a string that was passed over.

@@ -64,5 +64,7 @@ fn code_point(buf: &[u8], at: usize, end: usize) -> Result<(char, usize), Stop> 
 
 fn hex4(buf: &[u8], at: usize, end: usize) -> Option<u32> {
     let digits = buf.get(at..at + 4).filter(|_| at + 4 <= end)?;
-    digits.iter().try_fold(0, |value, c| Some(value * 16 + char::from(*c).to_digit(16)?))
+    digits.iter().try_fold(0, |value, c| {
+        Some(value * 16 + char::from(*c).to_digit(16)?)
+    })
 }

@@ -1,0 +1,230 @@
+//! Cutting a stream of bytes into chunks of whole rows.
+//!
+//! Owns: where rows end, rows that are too long, and the offsets of it all. Start at:
+//! [`Chunker::next_piece`].
+//!
+//! Memory is bounded (B1): one chunk, and a row up to [`ROW_BYTES_MAX`]. A longer row is passed over
+//! while it is read; only its first bytes are kept.
+
+use std::io::{ErrorKind, Read};
+
+use memchr::{memchr, memrchr};
+
+use crate::formats::csv::{record_end, whole_records};
+use crate::formats::decoded::{BadRow, CHUNK_PADDING, Chunk, RAW_BYTES_MAX, ROW_BYTES_MAX};
+use crate::formats::fault::Fault;
+
+/// Bytes aimed at per chunk: it stays in the second-level cache while it is decoded.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// What ends a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// A newline.
+    Lines,
+    /// A newline outside of quotes.
+    Csv {
+        /// Between fields.
+        delimiter: u8,
+    },
+}
+
+impl Framing {
+    /// Length of the longest prefix that is whole rows.
+    fn whole(self, buf: &[u8]) -> usize {
+        match self {
+            Framing::Lines => memrchr(b'\n', buf).map_or(0, |at| at + 1),
+            Framing::Csv { delimiter } => whole_records(buf, delimiter),
+        }
+    }
+
+    /// Length of the first row; `None` when its end is not here.
+    fn first(self, buf: &[u8]) -> Option<usize> {
+        match self {
+            Framing::Lines => memchr(b'\n', buf).map(|at| at + 1),
+            Framing::Csv { delimiter } => record_end(buf, delimiter),
+        }
+    }
+}
+
+/// What comes out.
+#[derive(Debug)]
+pub enum Piece {
+    /// Whole rows.
+    Rows(Chunk),
+    /// A row that was too long; its number is still relative, 0.
+    TooLong(BadRow),
+}
+
+/// Cuts one stream.
+pub struct Chunker {
+    input: Box<dyn Read + Send>,
+    framing: Framing,
+    /// Bytes read and not given out: the begin of a row.
+    carry: Vec<u8>,
+    /// Where `carry` begins in the stream.
+    offset: u64,
+    ended: bool,
+    target: usize,
+}
+
+impl std::fmt::Debug for Chunker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chunker")
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Chunker {
+    /// Cuts `input`, whose first byte is at `offset` of its file.
+    pub fn new(input: Box<dyn Read + Send>, framing: Framing, offset: u64) -> Self {
+        let target = CHUNK_BYTES;
+        Chunker {
+            input,
+            framing,
+            carry: Vec::new(),
+            offset,
+            ended: false,
+            target,
+        }
+    }
+
+    /// Makes chunks of about `target` bytes from now on.
+    pub fn set_target(&mut self, target: usize) {
+        self.target = target.max(1);
+    }
+
+    /// Where the next piece begins.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next rows, in `buffer`'s memory; `None` at the end.
+    pub fn next_piece(&mut self, buffer: Vec<u8>) -> std::io::Result<Option<Piece>> {
+        let mut buf = buffer;
+        let mut len = self.carry.len();
+        let mut want = self.target.max(len + 1);
+        grow(&mut buf, want);
+        buf[..len].copy_from_slice(&self.carry);
+        self.carry.clear();
+        loop {
+            len = self.fill(&mut buf, len, want)?;
+            let whole = if self.ended {
+                self.whole_at_end(&buf[..len])
+            } else {
+                self.framing.whole(&buf[..len])
+            };
+            if whole > 0 {
+                return Ok(Some(Piece::Rows(self.give(buf, whole, len))));
+            }
+            if self.ended && len == 0 {
+                return Ok(None);
+            }
+            if self.ended || len > ROW_BYTES_MAX {
+                return self.pass_over(buf, len).map(Some);
+            }
+            want = (len * 2).max(self.target);
+            grow(&mut buf, want);
+        }
+    }
+
+    /// At the end a last row needs no newline. An open quote leaves what is before it.
+    fn whole_at_end(&self, buf: &[u8]) -> usize {
+        match self.framing {
+            Framing::Lines => buf.len(),
+            Framing::Csv { delimiter } => {
+                let whole = whole_records(buf, delimiter);
+                let rest = buf.get(whole..).unwrap_or_default();
+                let mut closed = rest.to_vec();
+                closed.push(b'\n');
+                if record_end(&closed, delimiter) == Some(closed.len()) {
+                    buf.len()
+                } else {
+                    whole
+                }
+            }
+        }
+    }
+
+    /// Reads until `want` bytes are there or the stream ends.
+    fn fill(&mut self, buf: &mut [u8], mut len: usize, want: usize) -> std::io::Result<usize> {
+        while len < want && !self.ended {
+            match self.input.read(buf.get_mut(len..want).unwrap_or_default()) {
+                Ok(0) => self.ended = true,
+                Ok(n) => len += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(len)
+    }
+
+    fn give(&mut self, buf: Vec<u8>, whole: usize, len: usize) -> Chunk {
+        self.carry.extend_from_slice(&buf[whole..len]);
+        let chunk = Chunk::from_buffer(buf, whole, self.offset);
+        self.offset += whole as u64;
+        chunk
+    }
+
+    /// A row that does not end within its limit, or a quote that never closes. Its first line is the
+    /// bad row; what follows that line is read as rows again.
+    fn pass_over(&mut self, mut buf: Vec<u8>, mut len: usize) -> std::io::Result<Piece> {
+        let mut bad = BadRow {
+            row: 0,
+            offset: self.offset,
+            raw: buf[..len.min(RAW_BYTES_MAX)].to_vec(),
+            reason: Fault::RowTooLong.to_string(),
+        };
+        loop {
+            if let Some(end) = memchr(b'\n', &buf[..len]) {
+                if self.offset == bad.offset {
+                    bad.raw.truncate(end);
+                    if end <= ROW_BYTES_MAX {
+                        bad.reason = Fault::UnclosedQuote.to_string();
+                    }
+                }
+                self.offset += end as u64 + 1;
+                self.carry.extend_from_slice(&buf[end + 1..len]);
+                return Ok(Piece::TooLong(bad));
+            }
+            self.offset += len as u64;
+            if self.ended {
+                return Ok(Piece::TooLong(bad));
+            }
+            let want = self.target.min(buf.len());
+            len = self.fill(&mut buf, 0, want)?;
+        }
+    }
+
+    /// The first row, which is taken out: the header of a CSV file. `None`: the stream is empty.
+    pub fn take_first(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        let mut len = self.carry.len();
+        let mut buf = std::mem::take(&mut self.carry);
+        let mut want = (len + 1).max(4096);
+        loop {
+            grow(&mut buf, want);
+            len = self.fill(&mut buf, len, want)?;
+            let end = match self.framing.first(&buf[..len]) {
+                Some(end) => end,
+                None if self.ended || len > ROW_BYTES_MAX => len,
+                None => {
+                    want = len * 2;
+                    continue;
+                }
+            };
+            self.carry.extend_from_slice(&buf[end..len]);
+            buf.truncate(end);
+            self.offset += end as u64;
+            return Ok((end > 0).then_some(buf));
+        }
+    }
+}
+
+/// Makes a buffer at least `len` long, with room for the padding. Memory that was used before is not
+/// cleared again.
+fn grow(buf: &mut Vec<u8>, len: usize) {
+    if buf.len() < len + CHUNK_PADDING {
+        buf.resize(len + CHUNK_PADDING, 0);
+    }
+}

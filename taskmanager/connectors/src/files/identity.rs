@@ -1,0 +1,234 @@
+//! Which file a split is, and whether it is still the same.
+//!
+//! Owns: the facts about a file that are stored with its split, and the check of them when the file is
+//! opened again. Start at: [`FileFacts::of`], [`FileFacts::check`].
+//!
+//! A file is read to the length it had when it was listed. It may grow; it must not shrink, vanish or
+//! change. Equal length and equal time of change is taken for the same content; a longer file must
+//! agree in its first and in its last listed bytes.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes at each end of a file that are hashed.
+const SAMPLE_BYTES: u64 = 4096;
+
+/// What is known about a file since it was listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length, to which it is read.
+    pub size: u64,
+    /// When it was changed last, in microseconds since the epoch.
+    pub changed_us: i64,
+    /// XXH3-64 of its first bytes.
+    pub head: u64,
+    /// XXH3-64 of the last bytes before `size`.
+    pub tail: u64,
+}
+
+/// Why a file cannot be read as it was listed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The system refused.
+    #[error("{action} {}", path.display())]
+    Io {
+        /// Verb.
+        action: &'static str,
+        /// File.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is gone.
+    #[error("{} vanished since it was listed; put it back, or start anew with --fresh", path.display())]
+    Vanished {
+        /// File.
+        path: PathBuf,
+    },
+    /// It is shorter than it was.
+    #[error(
+        "{} shrank from {listed} to {now} bytes since it was listed; put it back, or start anew with --fresh",
+        path.display()
+    )]
+    Shrank {
+        /// File.
+        path: PathBuf,
+        /// Length when listed.
+        listed: u64,
+        /// Length now.
+        now: u64,
+    },
+    /// Its content is another.
+    #[error("{} changed since it was listed ({what}); put it back, or start anew with --fresh", path.display())]
+    Changed {
+        /// File.
+        path: PathBuf,
+        /// How that was noticed.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// An error of the system; the path is the caller's.
+    pub fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
+        Error::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// Whether another attempt may do better.
+    pub fn retry(&self) -> bool {
+        match self {
+            Error::Io { source, .. } => !matches!(
+                source.kind(),
+                std::io::ErrorKind::NotFound
+                    | std::io::ErrorKind::PermissionDenied
+                    | std::io::ErrorKind::InvalidData
+                    | std::io::ErrorKind::InvalidInput
+            ),
+            Error::Vanished { .. } | Error::Shrank { .. } | Error::Changed { .. } => false,
+        }
+    }
+}
+
+fn sample(file: &mut File, path: &Path, from: u64, len: u64) -> Result<u64, Error> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(from))
+        .map_err(|error| Error::io("seek in", path, error))?;
+    let mut part = file.take(len);
+    part.read_to_end(&mut bytes)
+        .map_err(|error| Error::io("read", path, error))?;
+    Ok(xxh3_64(&bytes))
+}
+
+fn samples(file: &mut File, path: &Path, size: u64) -> Result<(u64, u64), Error> {
+    let head = sample(file, path, 0, size.min(SAMPLE_BYTES))?;
+    let from = size.saturating_sub(SAMPLE_BYTES);
+    Ok((head, sample(file, path, from, size - from)?))
+}
+
+fn size_and_change(file: &File, path: &Path) -> Result<(u64, i64), Error> {
+    let facts = file
+        .metadata()
+        .map_err(|error| Error::io("read facts of", path, error))?;
+    let changed = facts
+        .modified()
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let changed = changed
+        .and_then(|since| i64::try_from(since.as_micros()).ok())
+        .unwrap_or(0);
+    Ok((facts.len(), changed))
+}
+
+impl FileFacts {
+    /// The facts of a file as it is now.
+    pub fn of(path: &Path) -> Result<Self, Error> {
+        let mut file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+        let (size, changed_us) = size_and_change(&file, path)?;
+        let (head, tail) = samples(&mut file, path, size)?;
+        Ok(FileFacts {
+            path: path.to_owned(),
+            size,
+            changed_us,
+            head,
+            tail,
+        })
+    }
+
+    /// Opens the file, at its start, after checking that it is the one that was listed.
+    pub fn open(&self) -> Result<File, Error> {
+        let path = &self.path;
+        let mut file = File::open(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::Vanished { path: path.clone() },
+            _ => Error::io("open", path, error),
+        })?;
+        self.check(&mut file)?;
+        file.rewind()
+            .map_err(|error| Error::io("seek in", path, error))?;
+        Ok(file)
+    }
+
+    fn check(&self, file: &mut File) -> Result<(), Error> {
+        let path = &self.path;
+        let (size, changed_us) = size_and_change(file, path)?;
+        if size < self.size {
+            return Err(Error::Shrank {
+                path: path.clone(),
+                listed: self.size,
+                now: size,
+            });
+        }
+        let changed = |what| {
+            Err(Error::Changed {
+                path: path.clone(),
+                what,
+            })
+        };
+        if size == self.size && changed_us != self.changed_us {
+            return changed("same length, another time of change");
+        }
+        let (head, tail) = samples(file, path, self.size)?;
+        if head != self.head {
+            return changed("its first bytes differ");
+        }
+        if tail != self.tail {
+            return changed("its last listed bytes differ");
+        }
+        if size > self.size {
+            tracing::warn!(file = %path.display(), listed = self.size, now = size,
+                "file grew; it is read to its listed length");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(content: &str) -> (tempfile::TempDir, FileFacts) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.ndjson");
+        std::fs::write(&path, content).unwrap();
+        let facts = FileFacts::of(&path).unwrap();
+        (folder, facts)
+    }
+
+    #[test]
+    fn an_untouched_and_a_grown_file_are_the_same() {
+        let (_folder, facts) = listed("one\ntwo\n");
+
+        facts.open().unwrap();
+        std::fs::write(&facts.path, "one\ntwo\nthree\n").unwrap();
+        facts.open().unwrap();
+    }
+
+    #[test]
+    fn a_shrunk_changed_or_vanished_file_is_named() {
+        let (_folder, facts) = listed("one\ntwo\n");
+
+        std::fs::write(&facts.path, "one\n").unwrap();
+        assert!(matches!(facts.open(), Err(Error::Shrank { .. })));
+        std::fs::write(&facts.path, "one\ntwx\nthree\n").unwrap();
+        assert!(matches!(facts.open(), Err(Error::Changed { .. })));
+        std::fs::write(&facts.path, "one\ntwx\n").unwrap();
+        let mut later = facts.clone();
+        later.changed_us -= 1_000_000;
+        assert!(matches!(later.open(), Err(Error::Changed { .. })));
+        std::fs::remove_file(&facts.path).unwrap();
+        let error = facts.open().unwrap_err();
+        assert!(matches!(error, Error::Vanished { .. }));
+        assert!(error.to_string().contains("a.ndjson"));
+    }
+}
