@@ -150,6 +150,9 @@ impl Coordinator {
         let epoch = attempt.stamp.epoch;
         self.send(Command::Cancel);
         self.attempt = None;
+        if self.finish_begun {
+            return; // all output is published: no task is needed any more
+        }
         self.forget_in_flight(cause);
         self.status.last_failure = Some(cause.to_owned());
         if self.stop_since_ms.is_some() {
@@ -243,6 +246,7 @@ impl Coordinator {
         match (self.phase, committed.kind) {
             (Phase::Finishing, CheckpointKind::Final) if published && self.is_of_attempt() => {
                 // C11: finished = the final checkpoint's publish is confirmed.
+                self.finish_begun = true;
                 self.swap(Change::Finish);
             }
             (Phase::Stopping, CheckpointKind::Stop) if published && self.is_of_attempt() => {

@@ -85,6 +85,8 @@ pub struct Coordinator {
     pub(crate) stop_since_ms: Option<u64>,
     /// Until when a stop waits for its output to be published.
     pub(crate) publish_until_ms: Option<u64>,
+    /// The swap that finishes the job has begun, and is repeated until it has succeeded.
+    pub(crate) finish_begun: bool,
     pub(crate) status: Status,
     pub(crate) out: Vec<Decision>,
 }
@@ -120,6 +122,7 @@ impl Coordinator {
             failures_in_a_row_n: 0,
             stop_since_ms: None,
             publish_until_ms: None,
+            finish_begun: false,
             status: Status {
                 parallelism: config.parallelism,
                 ..Status::default()

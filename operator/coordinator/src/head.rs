@@ -175,6 +175,12 @@ impl HeadKeeper {
         self.base.as_ref().map(|(head, _)| head)
     }
 
+    /// Is this the version of the head as last known?
+    #[must_use]
+    pub fn is_at(&self, version: &Version) -> bool {
+        self.base.as_ref().is_some_and(|(_, known)| known == version)
+    }
+
     /// A number no other swap of any coordinator has.
     pub fn nonce(&mut self) -> u64 {
         self.swaps_n += 1;

@@ -19,6 +19,7 @@ use crate::decision::{Outcome, Report};
 use crate::error::Error;
 use crate::head::{Change, TakeOver, successor};
 use crate::lane::Answered;
+use crate::retention::Retention;
 use crate::store_request::{PutCondition, StoreAnswer, StoreRequest, expected_objects};
 
 /// How far a start is.
@@ -28,7 +29,9 @@ pub(crate) struct Starting {
     /// The checkpoint that is being looked at, for restoring or for the way out.
     target: Option<ManifestRef>,
     manifest: Option<Manifest>,
-    /// Set once the checkpoint to restore turned out damaged.
+    /// What was found wrong with the checkpoint to restore.
+    damages: Vec<String>,
+    /// Set once that checkpoint is known to be damaged.
     look_back: Option<LookBack>,
     /// Retained manifests still to be read, for retention.
     unread: Vec<ManifestRef>,
@@ -45,6 +48,8 @@ enum Step {
     ReadManifest,
     ReadPlan,
     CheckObjects,
+    /// Something is damaged: has it been retired by another coordinator meanwhile?
+    ReadHeadAgain,
     ReadRetained,
     PutPlan,
 }
@@ -107,6 +112,7 @@ impl Coordinator {
                     }
                 }
             }
+            (Step::ReadHeadAgain, StoreAnswer::Got(object)) => self.on_head_again(object),
             (Step::ListManifests, StoreAnswer::Listed(keys)) if keys.is_empty() => {
                 match self.config.rewind_to {
                     None => self.put_plan(),
@@ -134,6 +140,16 @@ impl Coordinator {
                     reason,
                     attempts_n: 1,
                 });
+            }
+        }
+    }
+
+    fn on_head(&mut self, bytes: &[u8], version: crate::Version) {
+        match manifest::decode::<Head>(frame::HEAD, bytes) {
+            Err(error) => self.fail(Error::HeadUnreadable { reason: with_source(&error) }),
+            Ok(head) => {
+                self.head.found(head, version);
+                self.choose_target();
             }
         }
     }
@@ -277,12 +293,38 @@ impl Coordinator {
         self.read_next_retained();
     }
 
-    /// The looked-at checkpoint cannot be restored: look for the newest older one that can.
+    /// The looked-at checkpoint cannot be restored.
     fn on_damaged(&mut self, damages: Vec<String>) {
-        let Some(target) = self.starting.target.clone() else {
+        if self.starting.target.is_none() {
             // Only the job's name was wanted of the damaged plan.
-            return self.start_without_restore();
-        };
+            self.start_without_restore();
+        } else if self.starting.look_back.is_some() {
+            self.look_back(Vec::new());
+        } else {
+            self.starting.damages = damages;
+            let key = HEAD_KEY.to_owned();
+            self.ask_start(Step::ReadHeadAgain, StoreRequest::Get { key });
+        }
+    }
+
+    /// A coordinator that is still at work may have retired what was just looked for: then the head
+    /// is another one, and the start begins anew from it.
+    fn on_head_again(&mut self, object: Option<(Vec<u8>, crate::Version)>) {
+        let damages = std::mem::take(&mut self.starting.damages);
+        if object.as_ref().is_some_and(|(_, version)| self.head.is_at(version)) {
+            return self.look_back(damages);
+        }
+        self.starting = Starting::default();
+        self.retention = Retention::default();
+        match object {
+            Some((bytes, version)) => self.on_head(&bytes, version),
+            None => self.fail(Error::HeadVanished),
+        }
+    }
+
+    /// Looks for the newest older checkpoint that is whole, to name it.
+    fn look_back(&mut self, damages: Vec<String>) {
+        let Some(target) = self.starting.target.clone() else { return };
         self.starting.manifest = None;
         if self.starting.look_back.is_none() {
             let retained = self

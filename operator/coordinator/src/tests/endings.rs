@@ -325,6 +325,24 @@ fn stop_of_a_job_whose_tasks_all_ended_lets_it_finish() {
 }
 
 #[test]
+fn failure_while_the_finished_head_is_written_starts_nothing_c11() {
+    let mut rig = Rig::run(config());
+    all_end(&mut rig);
+    rig.fate = fates(is_swap, [Fate::Answer, Fate::Hold]);
+    rig.ack_all_with(|ack| {
+        at_end(ack);
+        ack.staged.clear();
+    });
+
+    rig.say(Event::Failed { task: None, cause: "boom".to_owned(), retry: true });
+    rig.wait(5_000);
+    rig.release(0);
+
+    assert_eq!(rig.outcome, Some(Outcome::Finished { before: false }));
+    assert_eq!(rig.head().epoch.get(), 1);
+}
+
+#[test]
 fn nothing_is_decided_after_the_end() {
     let mut rig = Rig::new(config());
     rig.wait(1);

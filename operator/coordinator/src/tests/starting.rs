@@ -206,6 +206,24 @@ fn way_out_skips_older_checkpoints_that_are_damaged_too_c7() {
 }
 
 #[test]
+fn start_that_raced_with_retention_begins_anew_from_the_newer_head_c7() {
+    // Found by the simulation: a coordinator is at work and retires what the starter looks for.
+    let mut rig = Rig::run(config());
+    rig.checkpoint();
+    let mut again = rig.successor();
+    again.fate = fates(|request| matches!(request, StoreRequest::Check { .. }), [Fate::Hold]);
+    again.wait(1);
+    for _checkpoint in 0..4 {
+        rig.checkpoint();
+    }
+
+    again.release(0);
+
+    assert_eq!(again.outcome, None);
+    assert_eq!(again.deployment().restore.unwrap().id, rig.newest().id);
+}
+
+#[test]
 fn rewind_restores_the_named_checkpoint_and_says_so_c7() {
     let (rig, ids) = three_checkpoints();
 
