@@ -22,8 +22,10 @@ use crate::problem::{At, Problem, Problems, did_you_mean};
 use crate::structure::{self, Places};
 use crate::yaml::{self, Entry, Node, Value};
 
-pub(crate) use outputs::{Output, OutputName};
+use outputs::Output;
+pub(crate) use outputs::OutputName;
 pub(crate) use resolve::{Kind, Resolved, ResolvedAggregate};
+pub(crate) use transforms::fired_columns;
 
 /// A document in which no mistake was found.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use crate::problem::did_you_mean;
 pub(crate) use aggregate::{AggregateItem, Aggregates};
 pub use functions::function_reference;
 pub(crate) use lower::Scope;
-pub(crate) use parse::{Parsed, parse, quoted};
+pub(crate) use parse::{Parsed, columns_of, parse, quoted};
 
 /// Why an expression is not one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +62,7 @@ pub fn compile(expr: &Expr, input: &[Column]) -> Result<Arc<dyn PhysicalExpr>, E
 }
 
 /// A parsed expression with its type; compiled once, so that what can fail there fails here.
-pub(crate) fn resolve(parsed: &Parsed, scope: &Scope) -> Result<Expr, Error> {
+pub(crate) fn resolve_item(parsed: &Parsed, scope: &Scope) -> Result<Expr, Error> {
     resolve_ast(&parsed.ast, scope)
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn resolve_as(
     scope: &Scope,
     wanted: &[DataType],
 ) -> Result<Expr, Error> {
-    let expr = resolve(parsed, scope)?;
+    let expr = resolve_item(parsed, scope)?;
     if wanted.contains(&expr.data_type) {
         return Ok(expr);
     }

@@ -83,8 +83,8 @@ pub(super) fn resolve_all(
         let inputs: Option<Vec<&Output>> =
             node.inputs.iter().map(|(name, _)| outputs.get(name)).collect();
         let Some(inputs) = inputs else { continue };
-        let Some((done, hidden)) = resolve_node(node, &inputs, &mut context) else { continue };
-        let added = outputs_of(&done, &inputs, hidden);
+        let Some(done) = resolve_node(node, &inputs, &mut context) else { continue };
+        let added = outputs_of(&done, &inputs);
         outputs.extend(added);
         resolved.push(done);
     }
@@ -290,12 +290,11 @@ fn report_cycle(nodes: &[Node<'_>], cycle: &[usize], context: &mut Context<'_>) 
     context.add(path, message, None);
 }
 
-/// The node and the hidden columns of its main output.
 fn resolve_node(
     node: &Node<'_>,
     inputs: &[&Output],
     context: &mut Context<'_>,
-) -> Option<(Resolved, Vec<streamforge_core::job_graph::Column>)> {
+) -> Option<Resolved> {
     let mut hidden = Vec::new();
     let (kind, columns, updating) = match node.written {
         Written::Source(source) => {
@@ -320,23 +319,21 @@ fn resolve_node(
         Kind::Source(source) => source.bounded,
         _ => inputs.iter().all(|input| input.bounded),
     };
-    let resolved = Resolved {
+    let columns_in = inputs.iter().flat_map(|input| &input.columns);
+    Some(Resolved {
         name: node.name().to_owned(),
         uid: node.uid().to_owned(),
         inputs: node.inputs.iter().map(|(name, _)| name.clone()).collect(),
         columns,
+        hidden,
+        input_columns: columns_in.map(|column| column.name.clone()).collect(),
         updating,
         bounded,
         kind,
-    };
-    Some((resolved, hidden))
+    })
 }
 
-fn outputs_of(
-    node: &Resolved,
-    inputs: &[&Output],
-    hidden: Vec<streamforge_core::job_graph::Column>,
-) -> Vec<(OutputName, Output)> {
+fn outputs_of(node: &Resolved, inputs: &[&Output]) -> Vec<(OutputName, Output)> {
     let name = |port| OutputName { node: node.name.clone(), port };
     let event_time = match &node.kind {
         Kind::Source(source) => source.event_time.is_some(),
@@ -354,6 +351,7 @@ fn outputs_of(
     let mut added = vec![(name(Port::Bad), side(bad_columns()))];
     if !matches!(node.kind, Kind::Sink(_)) {
         let columns = node.columns.clone();
+        let hidden = node.hidden.clone();
         let main = Output { columns, hidden, updating: node.updating, event_time, bounded };
         added.push((name(Port::Main), main));
     }

@@ -1,5 +1,7 @@
 //! Nodes with everything resolved: what planning works with.
 
+use std::collections::BTreeSet;
+
 use streamforge_core::job_graph::{AggregateSpec, Column, Expr, NamedExpr, SinkSpec, SourceSpec};
 
 use super::OutputName;
@@ -12,6 +14,10 @@ pub(crate) struct Resolved {
     pub inputs: Vec<OutputName>,
     /// Columns of the main output; none for a sink.
     pub columns: Vec<Column>,
+    /// Columns that may be named but are not there unless named.
+    pub hidden: Vec<Column>,
+    /// Names of all columns of the inputs.
+    pub input_columns: BTreeSet<String>,
     pub updating: bool,
     pub bounded: bool,
     pub kind: Kind,

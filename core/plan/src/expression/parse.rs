@@ -1,7 +1,10 @@
 //! Text to syntax tree, within limits.
 
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
 use datafusion_sql::parser::DFParserBuilder;
-use datafusion_sql::sqlparser::ast::{Expr, Ident};
+use datafusion_sql::sqlparser::ast::{Expr, Ident, visit_expressions};
 use datafusion_sql::sqlparser::dialect::GenericDialect;
 use streamforge_crds::v1alpha1::EXPRESSION_BYTES_MAX;
 
@@ -108,3 +111,22 @@ pub(crate) fn quoted(name: &str) -> String {
     if plain && is_itself() { name.to_owned() } else { Ident::with_quote('"', name).to_string() }
 }
 
+
+/// Names of the columns that an expression mentions; a few more may be among them (struct fields).
+pub(crate) fn columns_of(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let Ok(parsed) = parse(text) else { return names };
+    let _ = visit_expressions(&parsed.ast, |expr| {
+        match expr {
+            Expr::Identifier(ident) => {
+                names.insert(ident.value.clone());
+            }
+            Expr::CompoundIdentifier(parts) => {
+                names.extend(parts.first().map(|ident| ident.value.clone()));
+            }
+            _ => {}
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    names
+}

@@ -1,0 +1,96 @@
+//! How the job runs: numbers and places that must fit together.
+
+use streamforge_core::units::HumanDuration;
+use streamforge_crds::reserved::CLUSTER_FIELDS;
+use streamforge_crds::v1alpha1::StreamJobSpec;
+
+use super::nodes::Context;
+use crate::problem::{Problems, listed};
+use crate::structure::Places;
+
+pub(super) fn check(
+    spec: &StreamJobSpec,
+    places: &Places,
+    problems: &mut Problems,
+    notes: &mut Problems,
+) {
+    let mut context = Context { places, problems };
+    if spec.parallelism > spec.max_parallelism {
+        let message = format!(
+            "parallelism {} is larger than maxParallelism {}",
+            spec.parallelism, spec.max_parallelism
+        );
+        let hint = "lower it, or raise maxParallelism, which cannot change while state exists";
+        context.add("spec.parallelism", message, Some(hint.to_owned()));
+    }
+    for (path, duration) in [
+        ("spec.checkpoint.interval", spec.checkpoint.interval),
+        ("spec.checkpoint.timeout", spec.checkpoint.timeout),
+        ("spec.restart.window", spec.restart.window),
+        ("spec.restart.backoff.initial", spec.restart.backoff.initial),
+    ] {
+        positive(path, duration, &mut context);
+    }
+    if spec.restart.backoff.initial > spec.restart.backoff.max {
+        let message = format!(
+            "initial {} is longer than max {}",
+            spec.restart.backoff.initial, spec.restart.backoff.max
+        );
+        context.add("spec.restart.backoff", message, None);
+    }
+    if spec.state.memory_limit.bytes() == 0 {
+        context.add("spec.state.memoryLimit", "the limit is zero", None);
+    }
+    check_storage(spec, &mut context);
+    check_detection(spec, &mut context);
+    if spec.restore_from.is_some() {
+        context.add("spec.restoreFrom", "`restoreFrom` is not supported yet", None);
+    }
+    note_cluster_fields(places, notes);
+}
+
+fn positive(path: &str, duration: HumanDuration, context: &mut Context<'_>) {
+    if duration.is_zero() {
+        context.add(path, "the time must be longer than zero", None);
+    }
+}
+
+fn check_storage(spec: &StreamJobSpec, context: &mut Context<'_>) {
+    let Some(storage) = &spec.checkpoint.storage else { return };
+    let path = "spec.checkpoint.storage.uri";
+    let hint = Some("write `file:///absolute/path`".to_owned());
+    match storage.uri.split_once("://") {
+        Some(("file", rest)) if rest.starts_with('/') => {}
+        Some(("file", _)) => context.add(path, "the path is not absolute", hint),
+        Some(("s3", _)) => context.add(path, "`s3://` is not supported yet", hint),
+        Some((scheme, _)) => {
+            context.add(path, format!("`{scheme}://` is no place for checkpoints"), hint);
+        }
+        None => context.add(path, format!("`{}` is not a URI", storage.uri), hint),
+    }
+    if storage.s3.is_some() {
+        context.add("spec.checkpoint.storage.s3", "`s3` is not supported yet", None);
+    }
+}
+
+fn check_detection(spec: &StreamJobSpec, context: &mut Context<'_>) {
+    let Some(detection) = &spec.failure_detection else { return };
+    positive("spec.failureDetection.heartbeat", detection.heartbeat, context);
+    if detection.heartbeat >= detection.timeout {
+        let message = format!(
+            "heartbeat {} is not shorter than timeout {}",
+            detection.heartbeat, detection.timeout
+        );
+        context.add("spec.failureDetection", message, None);
+    }
+}
+
+/// One note about all fields that mean nothing outside a cluster.
+fn note_cluster_fields(places: &Places, notes: &mut Problems) {
+    let written: Vec<&str> =
+        CLUSTER_FIELDS.iter().copied().filter(|path| places.has(path)).collect();
+    let Some(first) = written.first() else { return };
+    let names = listed(written.iter().map(|path| path.trim_start_matches("spec.")));
+    let verb = if written.len() == 1 { "means" } else { "mean" };
+    notes.add(places.at(first), first, format!("{names} {verb} nothing outside a cluster"), None);
+}
