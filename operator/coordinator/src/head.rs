@@ -178,7 +178,9 @@ impl HeadKeeper {
     /// Is this the version of the head as last known?
     #[must_use]
     pub fn is_at(&self, version: &Version) -> bool {
-        self.base.as_ref().is_some_and(|(_, known)| known == version)
+        self.base
+            .as_ref()
+            .is_some_and(|(_, known)| known == version)
     }
 
     /// A number no other swap of any coordinator has.

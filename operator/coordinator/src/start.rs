@@ -29,6 +29,8 @@ pub(crate) struct Starting {
     /// The checkpoint that is being looked at, for restoring or for the way out.
     target: Option<ManifestRef>,
     manifest: Option<Manifest>,
+    /// Manifests that were found without a head.
+    headless_n: usize,
     /// What was found wrong with the checkpoint to restore.
     damages: Vec<String>,
     /// Set once that checkpoint is known to be damaged.
@@ -123,9 +125,9 @@ impl Coordinator {
                 }
             }
             (Step::ListManifests, StoreAnswer::Listed(keys)) => {
-                self.fail(Error::HeadMissing {
-                    manifests_n: keys.len(),
-                });
+                self.starting.headless_n = keys.len();
+                let key = HEAD_KEY.to_owned();
+                self.ask_start(Step::ReadHeadAgain, StoreRequest::Get { key });
             }
             (Step::ReadManifest, StoreAnswer::Got(object)) => self.on_manifest(object.as_ref()),
             (Step::ReadPlan, StoreAnswer::Got(object)) => self.on_plan(object.as_ref()),
@@ -146,7 +148,9 @@ impl Coordinator {
 
     fn on_head(&mut self, bytes: &[u8], version: crate::Version) {
         match manifest::decode::<Head>(frame::HEAD, bytes) {
-            Err(error) => self.fail(Error::HeadUnreadable { reason: with_source(&error) }),
+            Err(error) => self.fail(Error::HeadUnreadable {
+                reason: with_source(&error),
+            }),
             Ok(head) => {
                 self.head.found(head, version);
                 self.choose_target();
@@ -307,24 +311,31 @@ impl Coordinator {
         }
     }
 
-    /// A coordinator that is still at work may have retired what was just looked for: then the head
-    /// is another one, and the start begins anew from it.
+    /// A coordinator that is still at work may have retired what was just looked for, or made the
+    /// first head: then the head is another one, and the start begins anew from it.
     fn on_head_again(&mut self, object: Option<(Vec<u8>, crate::Version)>) {
         let damages = std::mem::take(&mut self.starting.damages);
-        if object.as_ref().is_some_and(|(_, version)| self.head.is_at(version)) {
+        if object
+            .as_ref()
+            .is_some_and(|(_, version)| self.head.is_at(version))
+        {
             return self.look_back(damages);
         }
+        let manifests_n = self.starting.headless_n;
         self.starting = Starting::default();
         self.retention = Retention::default();
         match object {
             Some((bytes, version)) => self.on_head(&bytes, version),
+            None if self.head.head().is_none() => self.fail(Error::HeadMissing { manifests_n }),
             None => self.fail(Error::HeadVanished),
         }
     }
 
     /// Looks for the newest older checkpoint that is whole, to name it.
     fn look_back(&mut self, damages: Vec<String>) {
-        let Some(target) = self.starting.target.clone() else { return };
+        let Some(target) = self.starting.target.clone() else {
+            return;
+        };
         self.starting.manifest = None;
         if self.starting.look_back.is_none() {
             let retained = self

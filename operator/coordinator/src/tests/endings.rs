@@ -334,7 +334,11 @@ fn failure_while_the_finished_head_is_written_starts_nothing_c11() {
         ack.staged.clear();
     });
 
-    rig.say(Event::Failed { task: None, cause: "boom".to_owned(), retry: true });
+    rig.say(Event::Failed {
+        task: None,
+        cause: "boom".to_owned(),
+        retry: true,
+    });
     rig.wait(5_000);
     rig.release(0);
 

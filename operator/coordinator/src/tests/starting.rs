@@ -211,7 +211,10 @@ fn start_that_raced_with_retention_begins_anew_from_the_newer_head_c7() {
     let mut rig = Rig::run(config());
     rig.checkpoint();
     let mut again = rig.successor();
-    again.fate = fates(|request| matches!(request, StoreRequest::Check { .. }), [Fate::Hold]);
+    again.fate = fates(
+        |request| matches!(request, StoreRequest::Check { .. }),
+        [Fate::Hold],
+    );
     again.wait(1);
     for _checkpoint in 0..4 {
         rig.checkpoint();

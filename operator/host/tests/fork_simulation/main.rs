@@ -17,8 +17,13 @@ use world::World;
 const SEEDS_N: u64 = 1_000;
 
 #[test]
-fn every_row_is_visible_exactly_once_whatever_coordinators_and_store_do_c2_c3_c4_c5_c6_c10_c11_x5() {
-    let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
+fn every_row_is_visible_exactly_once_whatever_coordinators_and_store_do_c2_c3_c4_c5_c6_c10_c11_x5()
+{
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text: String| text.parse().ok())
+    };
     let seeds = match number("STREAMFORGE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("STREAMFORGE_SEEDS").unwrap_or(SEEDS_N),
@@ -36,6 +41,9 @@ fn every_row_is_visible_exactly_once_whatever_coordinators_and_store_do_c2_c3_c4
     }
     eprintln!("{totals:?}");
     if seeds.end - seeds.start >= 100 {
-        assert!(totals.has_everything(), "the chaos missed something: {totals:?}");
+        assert!(
+            totals.has_everything(),
+            "the chaos missed something: {totals:?}"
+        );
     }
 }

@@ -33,10 +33,10 @@ impl Faults for SeededFaults {
         if self.one_in == 0 || !self.rng.one_in(self.one_in) {
             return Fault::None;
         }
-        match (operation.kind, self.rng.below(3)) {
+        match (operation.kind, self.rng.below(4)) {
             (OperationKind::Put, 0) => Fault::FailBefore,
             (OperationKind::Put, 1) => Fault::FailAfter,
-            (OperationKind::Put, _) => Fault::LandLater,
+            (OperationKind::Put, 2 | 3) => Fault::LandLater,
             _ => Fault::FailBefore,
         }
     }
@@ -64,7 +64,10 @@ fn operator(name: &str, kind: OperatorKind) -> Operator {
 }
 
 fn graph() -> JobGraph {
-    let connector = || Connector { kind: "sim".to_owned(), config: Default::default() };
+    let connector = || Connector {
+        kind: "sim".to_owned(),
+        config: Default::default(),
+    };
     let source = SourceSpec {
         connector: connector(),
         format: None,
@@ -149,7 +152,8 @@ impl Process {
     /// Lets one of the outstanding requests reach the store.
     pub fn perform(&mut self, idx: usize) {
         let (id, request) = self.requests.swap_remove(idx);
-        self.answers.push_back((id, now(perform(&self.client as &dyn ObjectStore, request))));
+        self.answers
+            .push_back((id, now(perform(&self.client as &dyn ObjectStore, request))));
     }
 }
 

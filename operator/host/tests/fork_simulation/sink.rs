@@ -27,7 +27,10 @@ impl Sink {
         };
         let again = self.staged.insert(name.to_owned(), rows);
         assert!(again.is_none(), "two intervals share the name {name} (C4)");
-        StagedInterval { id, objects: vec![object] }
+        StagedInterval {
+            id,
+            objects: vec![object],
+        }
     }
 
     /// Idempotent: listed but missing means published.
@@ -52,6 +55,7 @@ impl Sink {
 
     /// At a restore: what dead attempts staged and the manifest does not list.
     pub fn discard_unlisted(&mut self, listed: &BTreeSet<String>, is_dead: impl Fn(&str) -> bool) {
-        self.staged.retain(|name, _| listed.contains(name) || !is_dead(name));
+        self.staged
+            .retain(|name, _| listed.contains(name) || !is_dead(name));
     }
 }

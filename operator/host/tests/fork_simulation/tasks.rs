@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use streamforge_core::event_time::Watermark;
+use streamforge_core::frame;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId};
 use streamforge_core::key_group::KeyGroup;
 use streamforge_core::manifest::{
-    BlockRef, CheckpointKind, Counters, PartRef, SlotState, SplitProgress, SplitState, StagedInterval,
+    self, BlockRef, CheckpointKind, Counters, HEAD_KEY, Head, PartRef, SlotState, SplitProgress,
+    SplitState, StagedInterval,
 };
 use streamforge_core::messages::{Command, Deployment, Event, Stamp, TaskSnapshot};
 use streamforge_core::object_key::{PARTS, Writer};
@@ -48,11 +50,17 @@ pub struct Tasks {
 }
 
 fn slot(subtask: SubtaskIdx) -> SlotId {
-    SlotId { sink: uid("out"), slot: subtask.0 }
+    SlotId {
+        sink: uid("out"),
+        slot: subtask.0,
+    }
 }
 
 fn task_id(subtask: SubtaskIdx) -> TaskId {
-    TaskId { stage: StageIdx(0), subtask }
+    TaskId {
+        stage: StageIdx(0),
+        subtask,
+    }
 }
 
 fn number(progress: &SplitProgress) -> Option<u64> {
@@ -70,9 +78,11 @@ impl Tasks {
         sink: &mut Sink,
         store: &MemoryStore,
     ) {
-        if self.stamp.as_ref().is_some_and(|ours| {
-            (stamp.generation, stamp.epoch) < (ours.generation, ours.epoch)
-        }) {
+        if self
+            .stamp
+            .as_ref()
+            .is_some_and(|ours| (stamp.generation, stamp.epoch) < (ours.generation, ours.epoch))
+        {
             return; // C5
         }
         match command {
@@ -81,7 +91,10 @@ impl Tasks {
             Command::Start { .. } if self.tasks.is_empty() => {}
             Command::Start { splits } => {
                 for (subtask, splits) in splits.into_values().flatten() {
-                    let task = self.tasks.get_mut(&subtask).expect("splits go to tasks there are");
+                    let task = self
+                        .tasks
+                        .get_mut(&subtask)
+                        .expect("splits go to tasks there are");
                     task.splits.extend(splits);
                 }
                 self.reading = true;
@@ -112,13 +125,38 @@ impl Tasks {
         let mut parts: Vec<PartRef> = Vec::new();
         let mut first = BTreeMap::new();
         if let Some(manifest) = &what.restore {
-            parts = manifest.operators.get(&uid("agg")).map(|it| it.parts.clone()).unwrap_or_default();
-            for part in &parts {
-                let whole = store.get_now(&part.key).expect("the world's own client never fails");
-                assert!(whole.is_some(), "{} is gone, a restore needs it (C6)", part.key);
+            parts = manifest
+                .operators
+                .get(&uid("agg"))
+                .map(|it| it.parts.clone())
+                .unwrap_or_default();
+            let gone = parts
+                .iter()
+                .find(|part| store.get_now(&part.key).is_ok_and(|it| it.is_none()));
+            if let Some(part) = gone {
+                // Only a zombie's deployment may come too late.
+                let current = is_current(store, &stamp);
+                assert!(!current, "{} is gone, a restore needs it (C6)", part.key);
+                let cause = "gone".to_owned();
+                self.tasks.clear();
+                self.out.push_back((
+                    stamp,
+                    Event::Failed {
+                        task: None,
+                        cause,
+                        retry: true,
+                    },
+                ));
+                return;
             }
-            let all = manifest.staged.iter().flat_map(|it: &SlotState| &it.intervals);
-            let listed = all.flat_map(|it| &it.objects).map(|it| it.staged.clone()).collect();
+            let all = manifest
+                .staged
+                .iter()
+                .flat_map(|it: &SlotState| &it.intervals);
+            let listed = all
+                .flat_map(|it| &it.objects)
+                .map(|it| it.staged.clone())
+                .collect();
             let ours = (stamp.generation.get(), stamp.epoch.get());
             sink.discard_unlisted(&listed, |name| writer_of(name) < ours);
         } else {
@@ -133,7 +171,10 @@ impl Tasks {
         }
         let task = |subtask: u32| {
             // Everybody restores a part; whoever owns its groups, it is one object.
-            let mine = parts.iter().skip(subtask as usize).step_by(what.parallelism as usize);
+            let mine = parts
+                .iter()
+                .skip(subtask as usize)
+                .step_by(what.parallelism as usize);
             let task = Task {
                 splits: Vec::new(),
                 open: Vec::new(),
@@ -148,23 +189,33 @@ impl Tasks {
             (SubtaskIdx(subtask), task)
         };
         self.tasks = (0..what.parallelism).map(task).collect();
-        self.out.push_back((stamp, Event::Prepared { splits: first }));
+        self.out
+            .push_back((stamp, Event::Prepared { splits: first }));
     }
 
     /// One small thing that these tasks do by themselves.
     pub fn step(&mut self, rng: &mut Rng, sink: &mut Sink, store: &MemoryStore, calm: bool) {
-        let Some(stamp) = self.stamp.clone() else { return };
+        let Some(stamp) = self.stamp.clone() else {
+            return;
+        };
         if self.tasks.is_empty() {
             return;
         }
         if let Some((slot, interval)) = self.publishes.pop_front() {
             let event = if !calm && rng.one_in(6) {
                 let reason = "the broker is away".to_owned();
-                Event::PublishFailed { slot, interval: interval.id, reason }
+                Event::PublishFailed {
+                    slot,
+                    interval: interval.id,
+                    reason,
+                }
             } else {
                 sink.publish(&slot, &interval);
                 self.on_published(&slot, interval.id);
-                Event::Published { slot, interval: interval.id }
+                Event::Published {
+                    slot,
+                    interval: interval.id,
+                }
             };
             // The confirmation may get lost on its way; the notice comes again.
             if calm || !rng.one_in(8) {
@@ -173,7 +224,11 @@ impl Tasks {
             return;
         }
         if !calm && rng.one_in(150) {
-            let event = Event::Failed { task: None, cause: "a bug".to_owned(), retry: true };
+            let event = Event::Failed {
+                task: None,
+                cause: "a bug".to_owned(),
+                retry: true,
+            };
             self.tasks.clear();
             self.out.push_back((stamp, event));
             return;
@@ -194,14 +249,20 @@ impl Tasks {
         if task.stopped {
             return None;
         }
-        let open = task.splits.iter_mut().find(|split| split.progress != SplitProgress::End);
+        let open = task
+            .splits
+            .iter_mut()
+            .find(|split| split.progress != SplitProgress::End);
         let Some(split) = open else {
             let first = !std::mem::replace(&mut task.end_said, true);
-            return first.then(|| Event::Ended { task: task_id(subtask) });
+            return first.then(|| Event::Ended {
+                task: task_id(subtask),
+            });
         };
         let from = number(&split.progress)?;
         let to = (from + 1 + rng.below(4)).min(ROWS_PER_SPLIT);
-        task.open.extend((from..to).map(|row| (split.split.0.clone(), row)));
+        task.open
+            .extend((from..to).map(|row| (split.split.0.clone(), row)));
         task.rows_in += to - from;
         split.progress = if to == ROWS_PER_SPLIT {
             SplitProgress::End
@@ -220,38 +281,66 @@ impl Tasks {
         store: &MemoryStore,
         calm: bool,
     ) -> Event {
-        let stamp = self.stamp.clone().expect("barriers come after a deployment");
-        let task = self.tasks.get_mut(&subtask).expect("barriers go to tasks there are");
+        let stamp = self
+            .stamp
+            .clone()
+            .expect("barriers come after a deployment");
+        let task = self
+            .tasks
+            .get_mut(&subtask)
+            .expect("barriers go to tasks there are");
         task.barriers.pop_front();
         task.stopped |= kind == CheckpointKind::Stop;
         if !calm && rng.one_in(12) {
             let reason = "no spare table".to_owned();
-            return Event::Declined { task: task_id(subtask), id, reason };
+            return Event::Declined {
+                task: task_id(subtask),
+                id,
+                reason,
+            };
         }
-        let writer = Writer { generation: stamp.generation, epoch: stamp.epoch, checkpoint: id };
+        let writer = Writer {
+            generation: stamp.generation,
+            epoch: stamp.epoch,
+            checkpoint: id,
+        };
         let rows = std::mem::take(&mut task.open);
         if !rows.is_empty() {
             let name = writer.task_key("staged", task_id(subtask), id.get());
             task.staged.push(sink.stage(&name, id, rows));
         }
         self.objects_n += 1;
-        let sealed = Writer { checkpoint: task.last_barrier, ..writer };
+        let sealed = Writer {
+            checkpoint: task.last_barrier,
+            ..writer
+        };
         let key = sealed.task_key(PARTS, task_id(subtask), self.objects_n);
         let content = Bytes::from(key.clone());
         let put = store.put_now(&key, content.clone(), Condition::CreateIfAbsent);
-        assert!(matches!(put, Ok(Put::Done(_))), "two tasks share the name {key} (C4): {put:?}");
+        assert!(
+            matches!(put, Ok(Put::Done(_))),
+            "two tasks share the name {key} (C4): {put:?}"
+        );
         task.last_barrier = id;
         if task.parts.len() >= PARTS_MAX {
             task.parts.remove(0);
         }
         task.parts.push(part(key, &content));
-        let counters = Counters { rows_in: task.rows_in, passed: task.rows_in, ..Counters::default() };
+        let counters = Counters {
+            rows_in: task.rows_in,
+            passed: task.rows_in,
+            ..Counters::default()
+        };
         Event::Ack(Box::new(TaskSnapshot {
             task: task_id(subtask),
             id,
             splits: BTreeMap::from([(uid("in"), task.splits.clone())]),
             operators: BTreeMap::from([(uid("agg"), (Watermark::NONE, task.parts.clone()))]),
-            staged: task.staged.iter().map(|it| (slot(subtask), it.clone())).collect(),
+            staged: task
+                .staged
+                .iter()
+                .map(|it| (slot(subtask), it.clone()))
+                .collect(),
             counters: BTreeMap::from([(uid("in"), counters)]),
             late_log: Vec::new(),
             freeze_us: 0,
@@ -269,8 +358,28 @@ impl Tasks {
 fn part(key: String, content: &Bytes) -> PartRef {
     let checksum = xxhash_rust::xxh3::xxh3_64(content);
     let length = content.len() as u64;
-    let block = BlockRef { group: KeyGroup(0), offset: 0, length, checksum, rows: 1 };
-    PartRef { key, bytes: length, kind: "x".to_owned(), blocks: vec![block] }
+    let block = BlockRef {
+        group: KeyGroup(0),
+        offset: 0,
+        length,
+        checksum,
+        rows: 1,
+    };
+    PartRef {
+        key,
+        bytes: length,
+        kind: "x".to_owned(),
+        blocks: vec![block],
+    }
+}
+
+fn is_current(store: &MemoryStore, stamp: &Stamp) -> bool {
+    let object = store
+        .get_now(HEAD_KEY)
+        .expect("the world's own client never fails");
+    let bytes = object.expect("who deploys has taken over").bytes;
+    let head: Head = manifest::decode(frame::HEAD, &bytes).expect("the head is whole");
+    (head.generation, head.epoch) == (stamp.generation, stamp.epoch)
 }
 
 fn writer_of(name: &str) -> (u64, u64) {
@@ -280,5 +389,7 @@ fn writer_of(name: &str) -> (u64, u64) {
 
 /// Names of all rows there are.
 pub fn all_rows() -> BTreeSet<(String, u64)> {
-    (0..SPLITS_N).flat_map(|n| (0..ROWS_PER_SPLIT).map(move |row| (format!("s{n}"), row))).collect()
+    (0..SPLITS_N)
+        .flat_map(|n| (0..ROWS_PER_SPLIT).map(move |row| (format!("s{n}"), row)))
+        .collect()
 }

@@ -13,10 +13,10 @@ use crate::sink::Sink;
 use crate::tasks::all_rows;
 
 pub const SPLITS_N: u64 = 4;
-pub const ROWS_PER_SPLIT: u64 = 60;
+pub const ROWS_PER_SPLIT: u64 = 300;
 
 /// Steps of chaos before it calms down.
-const CHAOS_STEPS_N: u64 = 3_000;
+const CHAOS_STEPS_N: u64 = 8_000;
 
 /// Far more steps than a calm job needs.
 const CALM_STEPS_MAX: u64 = 200_000;
@@ -112,6 +112,9 @@ impl World {
     pub fn run(mut self) -> Totals {
         self.start_process(40);
         for _step in 0..CHAOS_STEPS_N {
+            if self.is_finished() {
+                break;
+            }
             self.step();
         }
         // Calm: no more faults, no new forks; zombies stay and wake up whenever they like.
@@ -124,11 +127,17 @@ impl World {
             }
             self.step();
         }
-        panic!("not finished after {CALM_STEPS_MAX} calm steps; head {:?}", self.head);
+        panic!(
+            "not finished after {CALM_STEPS_MAX} calm steps; head {:?}",
+            self.head
+        );
     }
 
     fn start_process(&mut self, fault_one_in: u64) {
-        let faults = SeededFaults { rng: Rng(self.rng.next()), one_in: fault_one_in };
+        let faults = SeededFaults {
+            rng: Rng(self.rng.next()),
+            one_in: fault_one_in,
+        };
         let client = self.store.connect(faults);
         let parallelism = 1 + self.rng.below(4) as u32;
         let process = Process::new(&mut self.rng, client, parallelism);
@@ -141,7 +150,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        self.now_ms += self.rng.below(8);
+        self.now_ms += self.rng.below(12);
         if self.rng.one_in(50) && self.store.under_way_n() > 0 {
             let idx = self.rng.below(self.store.under_way_n() as u64) as usize;
             if let Some((_, took_effect)) = self.store.land(idx) {
@@ -157,7 +166,11 @@ impl World {
             self.stir();
         }
         if self.processes.is_empty() {
-            let faults = if self.calm { 0 } else { 20 + self.rng.below(200) };
+            let faults = if self.calm {
+                0
+            } else {
+                20 + self.rng.below(200)
+            };
             self.start_process(faults);
         }
         // The newest process moves most; zombies wake up now and then.
@@ -199,7 +212,9 @@ impl World {
 
     fn move_process(&mut self, idx: usize) {
         let (now_ms, calm) = (self.now_ms, self.calm);
-        let Some(process) = self.processes.get_mut(idx) else { return };
+        let Some(process) = self.processes.get_mut(idx) else {
+            return;
+        };
         match self.rng.below(6) {
             0 => process.feed(now_ms, Input::Tick),
             1 if !process.requests.is_empty() => {
@@ -214,7 +229,9 @@ impl World {
             3 => {
                 if let Some((stamp, command)) = process.commands.pop_front() {
                     let store = self.store.connect(NoFaults);
-                    process.tasks.on_command(stamp, command, &mut self.sink, &store);
+                    process
+                        .tasks
+                        .on_command(stamp, command, &mut self.sink, &store);
                 }
             }
             4 => {
@@ -224,7 +241,9 @@ impl World {
             }
             _ => {
                 let store = self.store.connect(NoFaults);
-                process.tasks.step(&mut self.rng, &mut self.sink, &store, calm);
+                process
+                    .tasks
+                    .step(&mut self.rng, &mut self.sink, &store, calm);
             }
         }
         if process.outcome.is_some() && process.commands.is_empty() {
@@ -249,17 +268,28 @@ impl World {
 
     /// C4, C5: whatever happens, the head only moves forward.
     fn watch_head(&mut self) {
-        let Ok(Some(object)) = self.store.get_now(HEAD_KEY) else { return };
+        let Ok(Some(object)) = self.store.get_now(HEAD_KEY) else {
+            return;
+        };
         let head: Head = manifest::decode(frame::HEAD, &object.bytes).expect("the head is whole");
         if let Some(before) = &self.head {
             if before.nonce == head.nonce {
                 return;
             }
-            assert!(head.generation >= before.generation, "a generation went back (C5)");
+            assert!(
+                head.generation >= before.generation,
+                "a generation went back (C5)"
+            );
             assert!(head.epoch >= before.epoch, "an epoch went back (C5)");
-            assert!(head.ids_reserved_to >= before.ids_reserved_to, "a reservation went back (C4)");
+            assert!(
+                head.ids_reserved_to >= before.ids_reserved_to,
+                "a reservation went back (C4)"
+            );
             let id = |head: &Head| head.newest.as_ref().map(|newest| newest.id);
-            assert!(id(&head) >= id(before), "the newest manifest went back (C7)");
+            assert!(
+                id(&head) >= id(before),
+                "the newest manifest went back (C7)"
+            );
             assert!(!before.finished, "a finished job was taken up again (C11)");
         }
         self.head = Some(head);
@@ -283,8 +313,10 @@ impl World {
         }
         let twice: Vec<_> = seen.iter().filter(|(_, n)| **n != 1).collect();
         assert!(twice.is_empty(), "visible more than once: {twice:?}");
-        let missing: Vec<_> =
-            all_rows().into_iter().filter(|row| !seen.contains_key(row)).collect();
+        let missing: Vec<_> = all_rows()
+            .into_iter()
+            .filter(|row| !seen.contains_key(row))
+            .collect();
         assert!(missing.is_empty(), "lost: {missing:?}");
     }
 }
