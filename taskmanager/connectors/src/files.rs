@@ -4,8 +4,14 @@
 //! [`source::FileReader`].
 
 pub mod chunker;
+pub mod columns;
+pub mod config;
 pub mod decode;
 pub mod identity;
 pub mod listing;
+pub mod parquet_read;
 pub mod sequence;
+pub mod sink;
+pub mod source;
+pub mod split;
 pub mod stream;

@@ -19,3 +19,4 @@ pub mod number;
 pub mod raw;
 pub mod text;
 pub mod time;
+pub mod write;

@@ -1,0 +1,28 @@
+//! From a connector's own errors to the engine's.
+//!
+//! Owns: nothing but the shape. Start at: [`failed`].
+
+use streamforge_engine::error::Error;
+
+/// The engine's error for a failed action of a connector.
+pub fn failed(
+    action: impl Into<String>,
+    retry: bool,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::Connector {
+        action: action.into(),
+        retry,
+        source: Box::new(source),
+    }
+}
+
+/// What the document or the deployment says cannot be done.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// The engine's error for something that another attempt would not mend.
+pub fn refused(action: impl Into<String>, reason: impl Into<String>) -> Error {
+    failed(action, false, Refused(reason.into()))
+}

@@ -1,0 +1,311 @@
+//! Making staged files visible.
+//!
+//! Owns: the rename, the joining of held segments, and the removal of what dead attempts left. Start
+//! at: [`FilePublisher`].
+//!
+//! Invariant X6: only a rename removes a *listed* staged file, so listed but missing is published.
+//! Every step may be repeated: a crash between any two leaves the interval publishable.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use parquet::column::writer::ColumnCloseResult;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use streamforge_core::ids::{JobId, SlotId};
+use streamforge_core::manifest::{StagedInterval, StagedObject};
+use streamforge_engine::error::Error;
+use streamforge_engine::sink::Publisher;
+
+use super::segment::disk_error;
+use super::{Detail, STAGING, name_prefix};
+use crate::error::failed;
+
+/// Folder of held segments, one folder per file.
+const HELD: &str = "held";
+
+/// Name of the file that says where the segments beside it belong.
+const PUBLISHED: &str = "published";
+
+/// Makes a folder and sees that it can be written to.
+pub fn make_folder(folder: &Path) -> Result<(), Error> {
+    let error = |error| disk_error(format!("make output folder {}", folder.display()), error);
+    fs::create_dir_all(folder).map_err(error)?;
+    // A folder that exists may still refuse files; that is to be known before the first row.
+    let probe = tempfile_name(folder);
+    File::create(&probe).map_err(error)?;
+    fs::remove_file(&probe).map_err(error)
+}
+
+/// A name that no other probe of this machine has at the same time.
+fn tempfile_name(folder: &Path) -> PathBuf {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static PROBES: AtomicU64 = AtomicU64::new(0);
+    let n = PROBES.fetch_add(1, Ordering::Relaxed);
+    folder.join(format!(".probe-{}-{n}", std::process::id()))
+}
+
+/// Makes the names in a folder durable.
+pub fn sync_folder(folder: &Path) -> Result<(), Error> {
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|error| disk_error(format!("make {} durable", folder.display()), error))
+}
+
+/// Publishes the intervals of one sink.
+#[derive(Debug)]
+pub struct FilePublisher {
+    root: PathBuf,
+    staging: PathBuf,
+    prefix: String,
+}
+
+impl FilePublisher {
+    /// A publisher of a job's sink into this folder.
+    pub fn open(root: &str, job: &JobId, sink: &str) -> Result<Self, Error> {
+        let root = PathBuf::from(root);
+        let staging = root.join(STAGING);
+        make_folder(&staging)?;
+        Ok(FilePublisher {
+            root,
+            staging,
+            prefix: name_prefix(job, sink),
+        })
+    }
+
+    fn held(&self, published: &str) -> PathBuf {
+        let name = published.rsplit('/').next().unwrap_or(published);
+        self.staging.join(HELD).join(name)
+    }
+
+    fn publish_object(&self, object: &StagedObject) -> Result<(), Error> {
+        let detail: Detail = serde_json::from_str(&object.detail)
+            .map_err(|error| failed(format!("publish {}", object.published), false, error))?;
+        if detail.segment == 0 && detail.last {
+            let target = self.root.join(&object.published);
+            return self
+                .move_file(&self.staging.join(&object.staged), &target)
+                .map(|_| ());
+        }
+        self.hold(object, detail)?;
+        if detail.last {
+            self.complete(&self.held(&object.published))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Puts a segment to those of its file, if it is not there yet.
+    fn hold(&self, object: &StagedObject, detail: Detail) -> Result<(), Error> {
+        let staged = self.staging.join(&object.staged);
+        if object.staged.is_empty() || !staged.exists() {
+            return Ok(());
+        }
+        let held = self.held(&object.published);
+        let note = held.join(PUBLISHED);
+        if !note.exists() {
+            let error = |error| disk_error(format!("hold {}", object.published), error);
+            fs::create_dir_all(&held).map_err(error)?;
+            let draft = held.join("draft");
+            fs::write(&draft, &object.published).map_err(error)?;
+            File::open(&draft)
+                .and_then(|file| file.sync_all())
+                .map_err(error)?;
+            fs::rename(&draft, &note).map_err(error)?;
+            sync_folder(&held)?;
+            sync_folder(&self.staging.join(HELD))?;
+        }
+        self.move_file(&staged, &held.join(format!("{:08}", detail.segment)))
+            .map(|_| ())
+    }
+
+    /// Renames; a missing source was renamed before. Both folders are made durable.
+    fn move_file(&self, from: &Path, to: &Path) -> Result<bool, Error> {
+        let error = |error| disk_error(format!("publish {}", to.display()), error);
+        let folder = to.parent().unwrap_or(&self.root);
+        if !folder.is_dir() {
+            fs::create_dir_all(folder).map_err(error)?;
+            let mut parent = folder;
+            while parent != self.root {
+                let Some(above) = parent.parent() else { break };
+                parent = above;
+                sync_folder(parent)?;
+            }
+        }
+        match fs::rename(from, to) {
+            Ok(()) => {}
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(cause) => return Err(error(cause)),
+        }
+        sync_folder(folder)?;
+        if let Some(source) = from.parent() {
+            sync_folder(source)?;
+        }
+        Ok(true)
+    }
+
+    /// Joins the held segments of one file and makes it visible.
+    fn complete(&self, held: &Path) -> Result<(), Error> {
+        let error = |error| disk_error(format!("complete {}", held.display()), error);
+        let published = match fs::read_to_string(held.join(PUBLISHED)) {
+            Ok(published) => published,
+            // Nothing was held, or it was completed before.
+            Err(cause) if cause.kind() == ErrorKind::NotFound => {
+                let _ = fs::remove_dir_all(held);
+                return Ok(());
+            }
+            Err(cause) => return Err(error(cause)),
+        };
+        let target = self.root.join(&published);
+        if !target.exists() {
+            let mut segments = Vec::new();
+            for entry in fs::read_dir(held).map_err(error)? {
+                let path = entry.map_err(error)?.path();
+                let name = path
+                    .file_name()
+                    .map(|name| name.to_string_lossy().into_owned());
+                if name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+                    segments.push(path);
+                }
+            }
+            segments.sort();
+            match segments.as_slice() {
+                [] => {}
+                _ => {
+                    let draft = held.join("draft");
+                    join(&segments, &draft, published.ends_with(".parquet"))?;
+                    self.move_file(&draft, &target)?;
+                }
+            }
+        }
+        fs::remove_dir_all(held).map_err(error)
+    }
+
+    /// Removes staged files of this sink that no manifest lists.
+    fn remove_unlisted(&self, listed: &BTreeSet<&str>) -> Result<(), Error> {
+        let error = |error| disk_error(format!("list {}", self.staging.display()), error);
+        for entry in fs::read_dir(&self.staging).map_err(error)? {
+            let name = entry
+                .map_err(error)?
+                .file_name()
+                .to_string_lossy()
+                .into_owned();
+            if name.starts_with(&self.prefix) && !listed.contains(name.as_str()) {
+                let path = self.staging.join(&name);
+                let gone = fs::remove_file(&path);
+                if let Err(cause) = gone
+                    && cause.kind() != ErrorKind::NotFound
+                {
+                    return Err(disk_error(format!("remove {}", path.display()), cause));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes files of all held segments: their writers are gone.
+    fn complete_all(&self) -> Result<(), Error> {
+        let folder = self.staging.join(HELD);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(cause) => return Err(disk_error(format!("list {}", folder.display()), cause)),
+        };
+        for entry in entries {
+            let entry =
+                entry.map_err(|error| disk_error(format!("list {}", folder.display()), error))?;
+            if entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(&self.prefix)
+            {
+                self.complete(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Joins segments into one durable file.
+fn join(segments: &[PathBuf], draft: &Path, parquet: bool) -> Result<(), Error> {
+    let action = || format!("join segments into {}", draft.display());
+    let io = |error| disk_error(action(), error);
+    if parquet {
+        return join_parquet(segments, draft).map_err(|error| failed(action(), true, error));
+    }
+    let mut out = File::create(draft).map_err(io)?;
+    for segment in segments {
+        let mut part = File::open(segment).map_err(io)?;
+        std::io::copy(&mut part, &mut out).map_err(io)?;
+    }
+    out.sync_all().map_err(io)
+}
+
+/// Copies the row groups as they are; nothing is decoded.
+fn join_parquet(segments: &[PathBuf], draft: &Path) -> Result<(), ParquetError> {
+    let mut writer: Option<SerializedFileWriter<File>> = None;
+    for segment in segments {
+        let input = File::open(segment)?;
+        let reader = SerializedFileReader::new(input.try_clone()?)?;
+        let facts = reader.metadata();
+        let out = match &mut writer {
+            Some(out) => out,
+            None => {
+                let schema = facts.file_metadata().schema_descr().root_schema_ptr();
+                let keys = facts.file_metadata().key_value_metadata().cloned();
+                let properties = WriterProperties::builder()
+                    .set_key_value_metadata(keys)
+                    .build();
+                let out =
+                    SerializedFileWriter::new(File::create(draft)?, schema, properties.into())?;
+                writer.insert(out)
+            }
+        };
+        for group in facts.row_groups() {
+            let mut copy = out.next_row_group()?;
+            for column in group.columns() {
+                let closed = ColumnCloseResult {
+                    bytes_written: u64::try_from(column.compressed_size()).unwrap_or(0),
+                    rows_written: u64::try_from(group.num_rows()).unwrap_or(0),
+                    metadata: column.clone(),
+                    bloom_filter: None,
+                    column_index: None,
+                    offset_index: None,
+                };
+                copy.append_column(&input, closed)?;
+            }
+            copy.close()?;
+        }
+    }
+    if let Some(writer) = writer {
+        writer.into_inner()?.sync_all()?;
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Publisher for FilePublisher {
+    async fn publish(&self, _slot: &SlotId, interval: &StagedInterval) -> Result<(), Error> {
+        interval
+            .objects
+            .iter()
+            .try_for_each(|object| self.publish_object(object))
+    }
+
+    async fn discard_unlisted(&self, listed: &[StagedInterval]) -> Result<(), Error> {
+        let objects = || listed.iter().flat_map(|interval| &interval.objects);
+        let names: BTreeSet<&str> = objects().map(|object| object.staged.as_str()).collect();
+        self.remove_unlisted(&names)?;
+        // What is listed is committed. Segments of a file that was still open belong to those held
+        // of it, and no writer will ever close that file.
+        for object in objects() {
+            self.publish_object(object)?;
+        }
+        self.complete_all()
+    }
+}
