@@ -85,7 +85,7 @@ impl Coordinator {
         self.status
             .checkpoint
             .last_completed
-            .get_or_insert_with(|| CompletedCheckpoint {
+            .get_or_insert(CompletedCheckpoint {
                 id: manifest.id,
                 kind: manifest.kind,
                 time_ms: manifest.time_ms,

@@ -311,6 +311,10 @@ impl Coordinator {
             bytes_n,
             freeze_us,
         });
+        if is_last(kind) {
+            // The tasks report no more; before that their own reports are newer.
+            self.status.ledger = manifest.ledger.clone();
+        }
         self.committed = Some(manifest);
         if kind != CheckpointKind::Initial && !after_recovery {
             self.budget.on_progress();

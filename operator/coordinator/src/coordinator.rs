@@ -262,12 +262,12 @@ impl Coordinator {
             }
             // A keeper asks for patience only after an answer.
             (Step::AskLater(_) | Step::AskAgainLater, None) => {}
-            (Step::Done(change, head), _) => self.on_swapped(*change, &head),
+            (Step::Done(change, head), _) => self.on_swapped(&change, &head),
             (Step::Failed(error), _) => self.fail(error),
         }
     }
 
-    fn on_swapped(&mut self, change: Change, head: &Head) {
+    fn on_swapped(&mut self, change: &Change, head: &Head) {
         self.resolve_commit(head);
         match change {
             Change::TakeOver(_) => self.on_taken_over(head),

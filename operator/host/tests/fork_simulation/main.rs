@@ -10,6 +10,7 @@
 mod process;
 mod sink;
 mod tasks;
+mod whole_jobs;
 mod world;
 
 use world::World;

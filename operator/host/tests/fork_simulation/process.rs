@@ -63,7 +63,7 @@ fn operator(name: &str, kind: OperatorKind) -> Operator {
     }
 }
 
-fn graph() -> JobGraph {
+pub fn graph() -> JobGraph {
     let connector = || Connector {
         kind: "sim".to_owned(),
         config: Default::default(),
