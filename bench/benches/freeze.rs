@@ -56,12 +56,20 @@ impl Aggregate {
         let built = |wanted: fn(&OperatorKind) -> bool| built(&graph, wanted);
         let first = built(|kind| matches!(kind, OperatorKind::WindowPartial(_)));
         let second = built(|kind| matches!(kind, OperatorKind::WindowFinal(_)));
-        let spec = graph.stages.iter().flat_map(|s| &s.operators).find_map(|o| match &o.kind {
-            OperatorKind::WindowPartial(spec) => Some(spec),
-            _ => None,
-        });
+        let spec = graph
+            .stages
+            .iter()
+            .flat_map(|s| &s.operators)
+            .find_map(|o| match &o.kind {
+                OperatorKind::WindowPartial(spec) => Some(spec),
+                _ => None,
+            });
         let columns = spec.expect("the job has an aggregate").input.iter();
-        Self { first, second, columns: columns.map(|c| c.name.clone()).collect() }
+        Self {
+            first,
+            second,
+            columns: columns.map(|c| c.name.clone()).collect(),
+        }
     }
 
     /// One row for each key, all in one window.
@@ -70,28 +78,38 @@ impl Aggregate {
         for begin in (0..KEYS).step_by(BATCH_ROWS as usize) {
             let end = (begin + BATCH_ROWS).min(KEYS);
             let batch = self.batch(begin, end, round);
-            self.first.on_batch(0, batch, &mut out).expect("rows are good");
+            self.first
+                .on_batch(0, batch, &mut out)
+                .expect("rows are good");
             self.first.flush(&mut out).expect("a flush succeeds");
             for (port, batch) in out.take() {
                 assert_eq!(port, Port::Main);
-                self.second.on_batch(0, batch, &mut out).expect("partials are good");
+                self.second
+                    .on_batch(0, batch, &mut out)
+                    .expect("partials are good");
             }
         }
     }
 
     fn batch(&self, begin: i64, end: i64, round: i64) -> StreamBatch {
-        let times: Vec<i64> = (begin..end).map(|k| 1_000_000 + round + k % 1_000).collect();
+        let times: Vec<i64> = (begin..end)
+            .map(|k| 1_000_000 + round + k % 1_000)
+            .collect();
         let column = |name: &String| -> (Field, ArrayRef) {
             if name == "ts" {
                 let times = TimestampMicrosecondArray::from(times.clone());
-                (Field::new(name, times.data_type().clone(), true), Arc::new(times))
+                (
+                    Field::new(name, times.data_type().clone(), true),
+                    Arc::new(times),
+                )
             } else {
                 let values = Int64Array::from_iter_values(begin..end);
                 (Field::new(name, DataType::Int64, false), Arc::new(values))
             }
         };
         let (fields, arrays): (Vec<Field>, Vec<ArrayRef>) = self.columns.iter().map(column).unzip();
-        let rows = RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).expect("it is one length");
+        let rows =
+            RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).expect("it is one length");
         let mut batch = StreamBatch::plain(rows);
         batch.event_time = Some(TimestampMicrosecondArray::from(times));
         batch
@@ -102,7 +120,10 @@ fn built(graph: &JobGraph, wanted: fn(&OperatorKind) -> bool) -> Box<dyn Operato
     for (idx, stage) in graph.stages.iter().enumerate() {
         for operator in stage.operators.iter().filter(|o| wanted(&o.kind)) {
             let stage = StageIdx(u32::try_from(idx).expect("few stages"));
-            let task = TaskId { stage, subtask: SubtaskIdx(0) };
+            let task = TaskId {
+                stage,
+                subtask: SubtaskIdx(0),
+            };
             match registry::build(operator, graph, task).expect("the operator can be built") {
                 Chained::Operator(operator) => return operator,
                 _ => continue,
@@ -114,8 +135,13 @@ fn built(graph: &JobGraph, wanted: fn(&OperatorKind) -> bool) -> Box<dyn Operato
 
 fn freeze(c: &mut Criterion) {
     let mut group = c.benchmark_group("freeze of 1,000,000 keys");
-    group.sample_size(10).measurement_time(Duration::from_secs(5));
-    for (name, window) in [("tumbling", "{tumbling: {size: 1h}}"), ("session", "{session: {gap: 1h}}")] {
+    group
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(5));
+    for (name, window) in [
+        ("tumbling", "{tumbling: {size: 1h}}"),
+        ("session", "{session: {gap: 1h}}"),
+    ] {
         let mut aggregate = Aggregate::new(window);
         let mut round = 0;
         group.bench_function(name, |b| {

@@ -18,12 +18,22 @@ pub enum Mode {
 
 /// The CRD, as `kubectl apply --server-side -f` takes it.
 pub fn crds(root: &Path, mode: Mode) -> Result<()> {
-    put(root, "crds/generated/streamjobs.streamforge.io.yaml", &streamforge_crds::crd_yaml(), mode)
+    put(
+        root,
+        "crds/generated/streamjobs.streamforge.io.yaml",
+        &streamforge_crds::crd_yaml(),
+        mode,
+    )
 }
 
 /// The reference pages that come from code.
 pub fn docs(root: &Path, mode: Mode) -> Result<()> {
-    put(root, "docs/functions.md", &streamforge_plan::function_reference(), mode)
+    put(
+        root,
+        "docs/functions.md",
+        &streamforge_plan::function_reference(),
+        mode,
+    )
 }
 
 fn put(root: &Path, path: &str, text: &str, mode: Mode) -> Result<()> {

@@ -11,6 +11,9 @@ const KILLS: u32 = 6;
 /// A job that is killed this often without coming to its end is let run.
 const KILL_WITHIN_MS: u64 = 700;
 
+/// For a run that nobody kills: as fast as it can.
+const UNLIMITED: [&str; 2] = ["--set", "spec.sources[0].rateLimit.rowsPerSecond=100000000"];
+
 const CLICKS: &str = r#"
 apiVersion: streamforge.io/v1alpha1
 kind: StreamJob
@@ -19,8 +22,9 @@ spec:
   parallelism: 2
   sources:
     - name: clicks
-      generator: {clicks: {rows: 400000, rowsPerSecond: 200000, users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, badFraction: 0.001, seed: 7}}
+      generator: {clicks: {rows: 400000, users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, badFraction: 0.001, seed: 7}}
       eventTime: {column: ts, maxOutOfOrderness: 3s}
+      rateLimit: {rowsPerSecond: 200000}
   transforms:
     - {name: valid, from: clicks, filter: "amount > 0"}
     - name: per_user
@@ -120,10 +124,11 @@ fn run_with_kills(workspace: &Workspace, random: &mut Random) -> Published {
 fn windowed_result_survives_kills_at_any_moment_and_changes_of_parallelism() {
     let mut random = Random::from_environment();
     let disturbed = Workspace::new(CLICKS);
-    let calm = Workspace::new(&CLICKS.replace("rowsPerSecond: 200000, ", ""));
+    let calm = Workspace::new(CLICKS);
 
     let rows = run_with_kills(&disturbed, &mut random).rows();
-    calm.run(&["--parallelism", "3"]).check_code(0);
+    calm.run(&["--parallelism", "3", UNLIMITED[0], UNLIMITED[1]])
+        .check_code(0);
 
     disturbed.verify();
     calm.verify();

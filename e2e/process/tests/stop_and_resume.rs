@@ -11,8 +11,9 @@ spec:
   parallelism: 2
   sources:
     - name: clicks
-      generator: {clicks: {rows: 200000, rowsPerSecond: 100000, users: 100, outOfOrderness: 1s, seed: 3}}
+      generator: {clicks: {rows: 200000, users: 100, outOfOrderness: 1s, seed: 3}}
       eventTime: {column: ts, maxOutOfOrderness: 1s}
+      rateLimit: {rowsPerSecond: 100000}
   transforms:
     - name: per_user
       from: clicks
@@ -24,6 +25,11 @@ spec:
     - {name: per_user, from: per_user, file: {path: out/}, format: {json: {}}}
   checkpoint: {interval: 100ms}
 "#;
+
+/// As fast as it can.
+fn unlimited() -> String {
+    JOB.replace("      rateLimit: {rowsPerSecond: 100000}\n", "")
+}
 
 /// Never ends by itself: no `rows`.
 fn endless() -> String {
@@ -96,7 +102,7 @@ fn second_signal_aborts_with_exit_code_130_and_the_job_can_be_resumed() {
 
 #[test]
 fn finished_job_run_again_does_nothing_and_says_so() {
-    let workspace = Workspace::new(&JOB.replace("rowsPerSecond: 100000, ", ""));
+    let workspace = Workspace::new(&unlimited());
     workspace.run(&[]).check_code(0);
     let first = workspace.published();
 
@@ -135,7 +141,7 @@ fn store_in_use_by_a_live_process_is_refused_and_the_live_one_goes_on() {
 
 #[test]
 fn store_of_another_job_is_refused() {
-    let workspace = Workspace::new(&JOB.replace("rowsPerSecond: 100000, ", ""));
+    let workspace = Workspace::new(&unlimited());
     workspace.run(&[]).check_code(0);
     workspace.write("job.yaml", JOB.replace("{name: clicks}", "{name: visits}"));
 
@@ -151,7 +157,7 @@ fn store_of_another_job_is_refused() {
 
 #[test]
 fn fresh_start_keeps_the_old_store_aside_and_begins_anew() {
-    let workspace = Workspace::new(&JOB.replace("rowsPerSecond: 100000, ", ""));
+    let workspace = Workspace::new(&unlimited());
     workspace.run(&[]).check_code(0);
     let first = workspace.published();
 
