@@ -31,7 +31,7 @@ spec:
       from: valid
       aggregate:
         groupBy: [user_id]
-        window: {tumbling: {size: 10s}}
+        window: {tumbling: {size: 1s}}
         select: ["count(*) AS clicks", "sum(amount) AS spend", "count(DISTINCT page) AS pages"]
   sinks:
     - {name: per_user, from: per_user, file: {path: out/per_user/}, format: {json: {}}}

@@ -19,7 +19,7 @@ spec:
       from: clicks
       aggregate:
         groupBy: [user_id]
-        window: {tumbling: {size: 10s}}
+        window: {tumbling: {size: 1s}}
         select: ["count(*) AS clicks"]
   sinks:
     - {name: per_user, from: per_user, file: {path: out/}, format: {json: {}}}
