@@ -909,3 +909,6 @@ fn send(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -227,4 +227,6 @@ impl Operator for WindowFinal {
 }
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Result rows on their way out: good ones to the main output, those without a result to `.bad`.
 
-use arrow::array::{Array, ArrayRef, BooleanArray, Int8Array};
+use arrow::array::{ArrayRef, BooleanArray, Int8Array};
 use arrow::buffer::BooleanBuffer;
 use arrow::error::ArrowError;
 use streamforge_core::job_graph::Port;

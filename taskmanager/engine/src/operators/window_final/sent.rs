@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, DynComparator, Int8Array, Int64Array, RecordBatch, UInt32Array,
+    ArrayRef, AsArray, DynComparator, Int8Array, RecordBatch, UInt32Array,
     make_comparator,
 };
 use arrow::compute::{SortOptions, interleave_record_batch, sort_to_indices, take, take_record_batch};
@@ -25,14 +25,23 @@ pub(super) const EMITTED: &str = "emitted";
 
 /// What was last said about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+pub(super) enum Said {
+    /// No row holds.
     Nothing,
-    Row { batch: usize, row: usize },
+    /// This row of this batch.
+    Row {
+        /// Index of the batch.
+        batch: usize,
+        /// Row in it.
+        row: usize,
+    },
+    /// That it has no result.
     Bad,
 }
 
 const SAID_ROW: i8 = 0;
 const SAID_BAD: i8 = 1;
+const SAID_NOTHING: i8 = 2;
 
 /// The rows last sent for one window.
 #[derive(Debug)]
@@ -43,7 +52,7 @@ pub(super) struct Sent {
     /// Rows of the main output, without event time.
     batches: Vec<RecordBatch>,
     /// Batches whose keys are not in the index yet; most windows are never corrected.
-    unindexed: Vec<(usize, Vec<usize>)>,
+    unindexed: Vec<(usize, Vec<i8>)>,
     keys_n: usize,
 }
 
@@ -82,21 +91,51 @@ impl Sent {
 
     /// Remembers the rows that a window fired with; `bad` are those without a result.
     pub(super) fn fired(&mut self, rows: RecordBatch, bad: Vec<usize>) {
-        self.unindexed.push((self.batches.len(), bad));
+        let mut said = vec![SAID_ROW; rows.num_rows()];
+        for row in bad {
+            said[row] = SAID_BAD;
+        }
+        self.heard(rows, said);
+    }
+
+    fn heard(&mut self, rows: RecordBatch, said: Vec<i8>) {
+        self.unindexed.push((self.batches.len(), said));
         self.batches.push(rows);
     }
 
+    /// All rows that hold, and keys known to have no result.
+    pub(super) fn into_rows(mut self) -> Result<(Vec<RecordBatch>, Vec<(usize, usize, Said)>), Error> {
+        let unindexed: Vec<usize> = self.unindexed.iter().map(|(batch, _)| *batch).collect();
+        self.catch_up()?;
+        let mut rows = Vec::new();
+        let mut seen = vec![false; self.said.len()];
+        for batch in unindexed.into_iter().rev() {
+            let columns = self.batches[batch].columns().iter().take(self.keys_n);
+            let keys: Vec<ArrayRef> = columns.cloned().collect();
+            let groups = self.index.intern(&keys, self.batches[batch].num_rows())?;
+            for (row, group) in groups.iter().enumerate().rev() {
+                if !std::mem::replace(&mut seen[*group], true) && self.said[*group] != Said::Nothing {
+                    rows.push((batch, row, self.said[*group]));
+                }
+            }
+        }
+        Ok((self.batches, rows))
+    }
+
     fn catch_up(&mut self) -> Result<(), Error> {
-        for (batch, bad) in std::mem::take(&mut self.unindexed) {
+        for (batch, said) in std::mem::take(&mut self.unindexed) {
             let Some(rows) = self.batches.get(batch) else {
                 continue;
             };
             let keys: Vec<ArrayRef> = rows.columns().iter().take(self.keys_n).cloned().collect();
             let groups = self.index.intern(&keys, rows.num_rows())?.to_vec();
             self.said.resize(self.index.len(), Said::Nothing);
-            for (row, group) in groups.into_iter().enumerate() {
-                let is_bad = bad.binary_search(&row).is_ok();
-                self.said[group] = if is_bad { Said::Bad } else { Said::Row { batch, row } };
+            for ((row, group), said) in groups.into_iter().enumerate().zip(said) {
+                self.said[group] = match said {
+                    SAID_ROW => Said::Row { batch, row },
+                    SAID_BAD => Said::Bad,
+                    _ => Said::Nothing,
+                };
             }
         }
         Ok(())
@@ -231,6 +270,43 @@ impl SentLog {
         Ok(())
     }
 
+    /// Remembers rows whose windows differ; each is needed until its window is final.
+    pub(super) fn add_each(
+        &mut self,
+        rows: &RecordBatch,
+        chosen: &[usize],
+        bad: &[usize],
+        lateness: i64,
+    ) -> Result<(), Error> {
+        let ends = rows.column(self.keys_n + 1).as_primitive::<TimestampMicrosecondType>();
+        let mut by_end: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+        for row in chosen {
+            by_end.entry(ends.value(*row)).or_default().push(*row);
+        }
+        for (end, chosen) in by_end {
+            self.add(rows, Some(&chosen), bad, end.saturating_add(lateness))?;
+        }
+        Ok(())
+    }
+
+    /// Remembers that a row was taken back.
+    pub(super) fn add_retracted(
+        &mut self,
+        rows: &RecordBatch,
+        row: usize,
+        lateness: i64,
+    ) -> Result<(), Error> {
+        let rows = rows.slice(row, 1);
+        let ends = rows.column(self.keys_n + 1).as_primitive::<TimestampMicrosecondType>();
+        let until = ends.value(0).saturating_add(lateness);
+        let mut all = vec![constant(self.next, 1), constant(until, 1)];
+        self.next += 1;
+        all.extend(rows.columns().iter().cloned());
+        all.push(Arc::new(Int8Array::from(vec![SAID_NOTHING])));
+        self.log.add(RecordBatch::try_new(Arc::clone(&self.schema), all)?);
+        Ok(())
+    }
+
     /// Takes over what another log has not sealed yet.
     pub(super) fn absorb(&mut self, other: SentLog) {
         self.next = self.next.max(other.next);
@@ -269,14 +345,12 @@ impl SentLog {
         }
         let output: Vec<usize> = (2..all.num_columns() - 1).collect();
         for (window, picks) in picks {
-            let bad = picks.iter().enumerate();
-            let bad = bad.filter(|(_, row)| said.value(**row as usize) == SAID_BAD);
-            let bad: Vec<usize> = bad.map(|(at, _)| at).collect();
+            let said = picks.iter().map(|row| said.value(*row as usize)).collect();
             let rows = take_record_batch(&all, &UInt32Array::from(picks))?.project(&output)?;
             let rows =
                 RecordBatch::try_new(Arc::clone(&windowed.output), rows.columns().to_vec())?;
             let mut sent = Sent::new(windowed)?;
-            sent.fired(rows, bad);
+            sent.heard(rows, said);
             windows.insert(window, sent);
         }
         Ok(windows)
