@@ -80,11 +80,15 @@ impl Coordinator {
             Phase::Stopping => CheckpointKind::Stop,
             _ => CheckpointKind::Ordinary,
         };
-        if self.checkpoint_at_ms > self.now_ms && !(self.failures_in_a_row_n == 0 && is_last(kind))
-        {
-            return;
+        // A last checkpoint waits for no interval, only for a moment after one that failed.
+        let due_ms = if is_last(kind) {
+            self.last_retry_at_ms
+        } else {
+            self.checkpoint_at_ms
+        };
+        if due_ms <= self.now_ms {
+            self.trigger(kind);
         }
-        self.trigger(kind);
     }
 
     fn trigger(&mut self, kind: CheckpointKind) {
@@ -391,15 +395,15 @@ impl Coordinator {
         self.store.clear();
         self.send(Command::Abort { id: in_flight.id });
         self.note_failed(in_flight.id, reason);
-        let wait_ms = if is_last(in_flight.kind) {
-            LAST_RETRY_MS
-        } else {
-            self.config
-                .checkpoint
-                .interval_ms
-                .min(self.config.checkpoint.timeout_ms)
-        };
-        self.checkpoint_at_ms = self.now_ms + wait_ms.max(self.config.checkpoint.min_pause_ms);
+        let policy = &self.config.checkpoint;
+        let wait_ms = policy
+            .interval_ms
+            .min(policy.timeout_ms)
+            .max(policy.min_pause_ms);
+        self.checkpoint_at_ms = self.now_ms + wait_ms;
+        if is_last(in_flight.kind) {
+            self.last_retry_at_ms = self.now_ms + LAST_RETRY_MS;
+        }
         if self.phase == Phase::Stopping
             && self.failures_in_a_row_n > self.config.checkpoint.tolerate_failures_n
         {

@@ -80,6 +80,8 @@ pub struct Coordinator {
     pub(crate) recover_at_ms: Option<u64>,
     /// When the next checkpoint is due.
     pub(crate) checkpoint_at_ms: u64,
+    /// Not before this a stop or final checkpoint that failed is tried again.
+    pub(crate) last_retry_at_ms: u64,
     pub(crate) failures_in_a_row_n: u32,
     /// When a person asked for a stop.
     pub(crate) stop_since_ms: Option<u64>,
@@ -119,6 +121,7 @@ impl Coordinator {
             budget: RestartBudget::new(config.restart.clone()),
             recover_at_ms: None,
             checkpoint_at_ms: 0,
+            last_retry_at_ms: 0,
             failures_in_a_row_n: 0,
             stop_since_ms: None,
             publish_until_ms: None,

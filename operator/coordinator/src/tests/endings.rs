@@ -203,6 +203,29 @@ fn stop_waits_for_the_checkpoint_in_flight_instead_of_starting_a_second() {
 }
 
 #[test]
+fn stop_does_not_wait_for_the_interval_after_a_failed_checkpoint() {
+    let mut hourly = config();
+    hourly.checkpoint.interval_ms = 3_600_000;
+    hourly.checkpoint.timeout_ms = 3_600_000;
+    let mut rig = Rig::run(hourly);
+    rig.wait(3_600_000);
+    let n = rig.in_flight();
+    let reason = "busy".to_owned();
+    rig.say(Event::Declined {
+        task: task(0, 0),
+        id: n,
+        reason,
+    });
+
+    rig.feed(Input::Stop);
+
+    assert_eq!(
+        kinds(&rig),
+        [CheckpointKind::Ordinary, CheckpointKind::Stop]
+    );
+}
+
+#[test]
 fn stop_whose_output_cannot_be_published_ends_and_says_what_the_next_start_will_do() {
     let mut rig = Rig::run(config());
     rig.feed(Input::Stop);
