@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Int8Array, Int64Array, RecordBatch, TimestampMicrosecondArray,
+    ArrayRef, AsArray, Int8Array, Int64Array, RecordBatch, TimestampMicrosecondArray,
     UInt64Array,
 };
 use arrow::datatypes::TimestampMicrosecondType;
