@@ -97,31 +97,6 @@ impl FolderStore {
         })
     }
 
-    /// Moves a store's folder aside, so that a new one can begin in its place; says where it is now.
-    /// `None`: there was nothing to keep.
-    ///
-    /// # Errors
-    /// [`Error::InUse`] when a live process holds it; otherwise what the file system says.
-    pub fn set_aside(root: impl AsRef<Path>) -> Result<Option<PathBuf>> {
-        if !root.as_ref().exists() {
-            return Ok(None);
-        }
-        // The lock is held until the folder has its new name.
-        let store = Self::open(&root)?;
-        if store.inner.list("")?.is_empty() {
-            return Ok(None);
-        }
-        let root = store.root();
-        let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let aside = (1..u32::MAX)
-            .map(|n| root.with_file_name(format!("{name}.aside-{n}")))
-            .find(|path| !path.exists())
-            .unwrap_or_else(|| root.with_file_name(format!("{name}.aside")));
-        fs::rename(root, &aside).map_err(|e| Error::from_io("set aside store folder", root, e))?;
-        write::sync_dir(root.parent().unwrap_or(root))?;
-        Ok(Some(aside))
-    }
-
     /// The folder.
     #[must_use]
     pub fn root(&self) -> &Path {

@@ -57,7 +57,6 @@ pub struct JobHandle {
 
 impl JobHandle {
     /// How the job does; changes several times a second.
-    #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
     }
@@ -69,7 +68,6 @@ impl JobHandle {
     }
 
     /// Something that asks for a stop and can be given away, to a signal handler for example.
-    #[must_use]
     pub fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
         let stop = self.stop.clone();
         move || {

@@ -147,26 +147,6 @@ fn emptied_folders_go_with_their_last_object() {
 }
 
 #[test]
-fn store_is_set_aside_whole_and_a_new_one_begins_in_its_place() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store");
-    assert_eq!(FolderStore::set_aside(&path).unwrap(), None);
-    for (n, text) in [(1, "one"), (2, "two")] {
-        let store = FolderStore::open(&path).unwrap();
-        assert!(store.inner.list("").unwrap().is_empty());
-        assert!(matches!(put(&store, "head", text), Ok(Put::Done(_))));
-        assert!(FolderStore::set_aside(&path).is_err(), "it is in use");
-        drop(store);
-
-        let aside = FolderStore::set_aside(&path).unwrap().unwrap();
-
-        assert!(aside.ends_with(format!("store.aside-{n}")), "{aside:?}");
-        let kept = FolderStore::open_read_only(&aside).unwrap();
-        assert_eq!(get(&kept, "head").unwrap(), text.as_bytes());
-    }
-}
-
-#[test]
 fn path_of_a_file_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");

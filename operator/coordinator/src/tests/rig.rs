@@ -398,7 +398,7 @@ impl Rig {
             BTreeMap::new()
         };
         let part = PartRef {
-            key: object_key(self.stamp(), n, of),
+            key: object_key(&self.stamp(), n, of),
             bytes: 1,
             kind: "slices".to_owned(),
             blocks: vec![BlockRef {
@@ -547,10 +547,8 @@ impl Rig {
     }
 }
 
-fn object_key(stamp: Stamp, checkpoint: CheckpointId, of: TaskId) -> String {
-    let Stamp {
-        generation, epoch, ..
-    } = stamp;
+fn object_key(stamp: &Stamp, checkpoint: CheckpointId, of: TaskId) -> String {
+    let (generation, epoch) = (stamp.generation, stamp.epoch);
     streamforge_core::object_key::Writer {
         generation,
         epoch,

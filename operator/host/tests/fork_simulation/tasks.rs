@@ -236,7 +236,8 @@ impl Tasks {
         let subtask = SubtaskIdx(rng.below(self.tasks.len() as u64) as u32);
         let event = match self.tasks[&subtask].barriers.front().copied() {
             Some(barrier) if rng.one_in(2) => {
-                Some(self.on_barrier(subtask, barrier, rng, sink, store, calm))
+                let declines = !calm && rng.one_in(12);
+                Some(self.on_barrier(subtask, barrier, declines, (sink, store)))
             }
             _ if self.reading => self.read(subtask, rng),
             _ => None,
@@ -276,10 +277,8 @@ impl Tasks {
         &mut self,
         subtask: SubtaskIdx,
         (id, kind): (CheckpointId, CheckpointKind),
-        rng: &mut Rng,
-        sink: &mut Sink,
-        store: &MemoryStore,
-        calm: bool,
+        declines: bool,
+        (sink, store): (&mut Sink, &MemoryStore),
     ) -> Event {
         let stamp = self
             .stamp
@@ -291,7 +290,7 @@ impl Tasks {
             .expect("barriers go to tasks there are");
         task.barriers.pop_front();
         task.stopped |= kind == CheckpointKind::Stop;
-        if !calm && rng.one_in(12) {
+        if declines {
             let reason = "no spare table".to_owned();
             return Event::Declined {
                 task: task_id(subtask),

@@ -22,8 +22,15 @@ fn config(rewind_to: Option<CheckpointId>) -> JobConfig {
         graph: graph(),
         document: "doc".to_owned(),
         parallelism: 2,
-        checkpoint: CheckpointPolicy { interval_ms: 15, ..CheckpointPolicy::default() },
-        restart: RestartPolicy { failures_n_max: 2, backoff_max_ms: 10, ..Default::default() },
+        checkpoint: CheckpointPolicy {
+            interval_ms: 15,
+            ..CheckpointPolicy::default()
+        },
+        restart: RestartPolicy {
+            failures_n_max: 2,
+            backoff_max_ms: 10,
+            ..Default::default()
+        },
         rewind_to,
     }
 }
@@ -46,7 +53,11 @@ async fn work(mut end: TaskManagerEnd, store: MemoryStore, sink: Arc<Mutex<Sink>
                 return;
             }
         }
-        let wait = if slow { Duration::from_millis(1) } else { Duration::from_micros(50) };
+        let wait = if slow {
+            Duration::from_millis(1)
+        } else {
+            Duration::from_micros(50)
+        };
         tokio::time::sleep(wait).await;
     }
 }
@@ -58,7 +69,10 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        Self { store: MemoryStore::new(), sink: Arc::default() }
+        Self {
+            store: MemoryStore::new(),
+            sink: Arc::default(),
+        }
     }
 
     fn start(&self, config: JobConfig, slow: bool) -> JobHandle {
@@ -76,7 +90,11 @@ impl Rig {
         status.wait_for(reached(4)).await.unwrap();
         handle.stop();
         match handle.outcome().await {
-            Outcome::Stopped { checkpoint: Some(id), unpublished_n: 0, note: None } => (rig, id),
+            Outcome::Stopped {
+                checkpoint: Some(id),
+                unpublished_n: 0,
+                note: None,
+            } => (rig, id),
             other => panic!("{other:?}"),
         }
     }
@@ -101,7 +119,10 @@ async fn job_runs_to_its_end_and_does_not_run_again() {
     assert_eq!(handle.outcome().await, Outcome::Finished { before: false });
     rig.assert_all_rows_once();
     assert_eq!(status.borrow().phase, Phase::Ended);
-    assert_eq!(status.borrow().ledger[&uid("in")].rows_in, all_rows().len() as u64);
+    assert_eq!(
+        status.borrow().ledger[&uid("in")].rows_in,
+        all_rows().len() as u64
+    );
 
     let again = rig.start(config(None), false);
     assert_eq!(again.outcome().await, Outcome::Finished { before: true });
@@ -114,7 +135,13 @@ async fn stopped_job_goes_on_at_another_parallelism() {
     assert_eq!(manifest.kind, CheckpointKind::Stop);
     assert!(rig.sink.lock().unwrap().visible.len() < all_rows().len());
 
-    let handle = rig.start(JobConfig { parallelism: 3, ..config(None) }, false);
+    let handle = rig.start(
+        JobConfig {
+            parallelism: 3,
+            ..config(None)
+        },
+        false,
+    );
 
     assert_eq!(handle.outcome().await, Outcome::Finished { before: false });
     rig.assert_all_rows_once();
@@ -128,7 +155,10 @@ async fn corrupt_checkpoint_is_refused_before_any_output_and_the_rewind_it_names
     let older = history.retained().iter().rev().nth(1).unwrap().id;
     let older_parts = &history.manifest(older).await.unwrap().operators[&uid("agg")].parts;
     let known = |key: &String| older_parts.iter().any(|part| part.key == *key);
-    let new = parts.iter().find(|part| !known(&part.key)).expect("it has a part of its own");
+    let new = parts
+        .iter()
+        .find(|part| !known(&part.key))
+        .expect("it has a part of its own");
     let visible_n = rig.sink.lock().unwrap().visible.len();
     rig.store.tamper(&new.key, |mut bytes| {
         bytes[0] ^= 1;
@@ -137,11 +167,23 @@ async fn corrupt_checkpoint_is_refused_before_any_output_and_the_rewind_it_names
 
     let outcome = rig.start(config(None), false).outcome().await;
 
-    let Outcome::Failed(error @ Error::Damaged { .. }) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Failed(error @ Error::Damaged { .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
     let text = error.to_string();
-    assert!(text.contains(&format!("object {} is corrupt", new.key)), "{text}");
-    assert!(text.contains(&format!("streamforge run job.yaml --rewind-to {older}")), "{text}");
-    assert_eq!(rig.sink.lock().unwrap().visible.len(), visible_n, "no output");
+    assert!(
+        text.contains(&format!("object {} is corrupt", new.key)),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("streamforge run job.yaml --rewind-to {older}")),
+        "{text}"
+    );
+    assert_eq!(
+        rig.sink.lock().unwrap().visible.len(),
+        visible_n,
+        "no output"
+    );
     let damaged = history.manifest(newest).await.unwrap();
     assert_eq!(history.damages(&damaged).await.unwrap().len(), 1);
 
@@ -155,9 +197,13 @@ async fn task_manager_that_is_gone_uses_the_restart_budget_up() {
     let (transport, end) = in_process();
     drop(end);
 
-    let outcome = start(config(None), Arc::new(store), transport).outcome().await;
+    let outcome = start(config(None), Arc::new(store), transport)
+        .outcome()
+        .await;
 
-    let Outcome::Failed(error) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Failed(error) = outcome else {
+        panic!("{outcome:?}")
+    };
     assert!(error.to_string().contains("the task manager"), "{error}");
 }
 
@@ -168,7 +214,10 @@ async fn history_of_a_store_without_a_job_says_so() {
     let refused = History::load(store).await.unwrap_err();
 
     assert!(matches!(refused, history::Error::NoJob { .. }), "{refused}");
-    assert_eq!(refused.to_string(), "read memory: no job has run with this store");
+    assert_eq!(
+        refused.to_string(),
+        "read memory: no job has run with this store"
+    );
 }
 
 #[tokio::test]
@@ -180,7 +229,16 @@ async fn history_lists_what_is_kept_with_its_plan() {
     assert_eq!(history.retained().last().unwrap().id, newest);
     let manifest = history.manifest(newest).await.unwrap();
     assert_eq!(history.plan(&manifest.plan).await.unwrap().document, "doc");
-    assert_eq!(history.damages(&manifest).await.unwrap(), Vec::<String>::new());
-    let unknown = history.manifest(CheckpointId::from_stored(9_999)).await.unwrap_err();
-    assert!(unknown.to_string().contains("does not keep it"), "{unknown}");
+    assert_eq!(
+        history.damages(&manifest).await.unwrap(),
+        Vec::<String>::new()
+    );
+    let unknown = history
+        .manifest(CheckpointId::from_stored(9_999))
+        .await
+        .unwrap_err();
+    assert!(
+        unknown.to_string().contains("does not keep it"),
+        "{unknown}"
+    );
 }
