@@ -18,6 +18,7 @@ pub mod row_json;
 pub mod sink;
 pub mod slices;
 pub mod source;
+pub mod staged;
 pub mod state;
 pub mod task;
 pub mod types;

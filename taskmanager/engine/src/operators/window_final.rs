@@ -51,6 +51,8 @@ trait WindowState: Send {
     fn absorb(&mut self, other: Absorbed) -> Outcome;
     fn into_absorbed(self: Box<Self>) -> Absorbed;
     fn take_late_log(&mut self) -> Vec<RecordBatch>;
+    /// Bytes held.
+    fn size(&self) -> usize;
 }
 
 type Outcome = Result<(), aggregate::Error>;
@@ -110,6 +112,11 @@ impl WindowFinal {
                 .map_err(|error| self.named.aggregate_state(error))?;
         }
         act(self.state.as_mut(), &mut results).map_err(|error| self.named.aggregate_state(error))
+    }
+
+    /// Bytes of state held.
+    pub fn state_size(&self) -> usize {
+        self.state.size()
     }
 
     fn promised(&self) -> Watermark {
@@ -228,5 +235,7 @@ impl Operator for WindowFinal {
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;

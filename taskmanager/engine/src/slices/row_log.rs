@@ -117,6 +117,16 @@ impl RowLog {
         Ok(())
     }
 
+    /// Bytes held, shared parts included.
+    pub(crate) fn size(&self) -> usize {
+        let part = |part: &LogPart| match part.part.is_converted() {
+            true => part.part.rows().map_or(0, |rows| rows.rows.get_array_memory_size()),
+            false => 0,
+        };
+        self.added.iter().map(RecordBatch::get_array_memory_size).sum::<usize>()
+            + self.parts.iter().map(part).sum::<usize>()
+    }
+
     /// Takes over rows that are in no part yet.
     pub(crate) fn absorb(&mut self, other: RowLog) {
         self.added.extend(other.added);

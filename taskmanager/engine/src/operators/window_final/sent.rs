@@ -189,6 +189,12 @@ impl Sent {
         Ok(Correction { rows, ops: Int8Array::from(ops), newly_bad, changed })
     }
 
+    /// Bytes held.
+    pub(super) fn size(&self) -> usize {
+        let batches = self.batches.iter().map(RecordBatch::get_array_memory_size);
+        self.index.size() + self.said.capacity() * size_of::<Said>() + batches.sum::<usize>()
+    }
+
     /// Takes over what another task said about other keys.
     pub(super) fn absorb(&mut self, mut other: Sent) -> Result<(), Error> {
         let offset = self.batches.len();
@@ -311,6 +317,11 @@ impl SentLog {
     pub(super) fn absorb(&mut self, other: SentLog) {
         self.next = self.next.max(other.next);
         self.log.absorb(other.log);
+    }
+
+    /// Bytes held.
+    pub(super) fn size(&self) -> usize {
+        self.log.size()
     }
 
     pub(super) fn log(&mut self) -> &mut RowLog {

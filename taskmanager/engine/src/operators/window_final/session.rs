@@ -7,10 +7,11 @@
 //! that may have closed: final sessions leave, open ones of these slices are merged into one carried
 //! fragment per key. Start at: `on_batch`, [`sweep`].
 //!
-//! Invariant T4: one key never emits two overlapping sessions. A record that would touch a final
-//! session is late, whole. Extents of final sessions are kept until
-//! `end + gap + allowedLateness <= W`, and while an open session begins less than a gap behind their
-//! end: through it an older record could still reach both.
+//! Invariant T4: one key never emits two overlapping sessions. A record is late if its own window
+//! `[ts, ts + gap)` is closed, or if it would touch a final session; then whole. So extents of final
+//! sessions are kept until `end + gap + allowedLateness <= W`: whoever reaches below that is late by
+//! itself. (Were a record with a closed window admitted because it touches an open session, a chain
+//! of such records could lead back to any session ever sent.)
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ mod extents;
 mod sweep;
 
 pub(super) use extents::EXTENTS;
-use extents::{Finals, Known, Verdict};
+use extents::{Finals, FinalsIndex};
 use sweep::SentSessions;
 
 /// Slice number of carried fragments.
@@ -67,8 +68,8 @@ pub(super) struct SessionFinal {
     /// Upper bound of the number of fragments.
     fragments_n: usize,
     finals: Finals,
-    /// Sessions that reach below the watermark; `None` before the first sweep.
-    known: Option<Known>,
+    /// Finals by key, made when an old row asks.
+    index: Option<FinalsIndex>,
     sent: SentSessions,
     sent_log: SentLog,
     stored_log: Vec<RecordBatch>,
@@ -110,7 +111,7 @@ impl SessionFinal {
             waiting: watermark,
             dirty: false,
             fragments_n: 0,
-            known: None,
+            index: None,
             stored_log: Vec::new(),
             late_log: Vec::new(),
         }
@@ -176,29 +177,26 @@ impl SessionFinal {
         if old.is_empty() {
             return Ok(None);
         }
-        if self.known.is_none() {
-            self.sweep(self.watermark, results)?;
-        }
-        let Some(known) = &mut self.known else {
-            return Err(Error::State("a sweep without a result".to_owned()));
-        };
         let picks = UInt32Array::from(old.clone());
         let keys = inputs
             .keys
             .iter()
             .map(|key| take(key, &picks, None))
             .collect::<Result<Vec<_>, _>>()?;
-        let groups = known.intern(&keys, old.len())?;
+        let index = match &mut self.index {
+            Some(index) => index,
+            none => none.insert(self.finals.index()?),
+        };
+        let groups = index.groups_of(&keys, old.len())?;
         let mut missed = Missed::default();
         let mut late = Vec::new();
         for (row, group) in old.into_iter().zip(groups) {
             let time = times.get(row as usize).copied().unwrap_or(i64::MIN);
-            if let Verdict::Late { start, end } = known.judge(group, time, self.gap_us, border) {
+            if let Some((start, end)) = index.missed(group, time, self.gap_us, border) {
                 missed.push(row, start, end);
                 late.push(row);
             }
         }
-        self.dirty = true;
         self.send_late(batch, &missed, late.len(), results)?;
         if late.is_empty() {
             return Ok(None);
@@ -288,6 +286,8 @@ impl WindowState for SessionFinal {
         for key in &mut inputs.keys {
             *key = grouping_form(key)?;
         }
+        // Only a row below the watermark can touch a session that was sent.
+        self.dirty |= self.corrects() && times.values().iter().any(|t| *t < self.watermark.0);
         let kept = self.judge(batch, &inputs, times.values(), results)?;
         let Some(kept) = kept else {
             results.counters.passed += super::count(batch.len());
@@ -302,7 +302,7 @@ impl WindowState for SessionFinal {
     }
 
     fn advance(&mut self, watermark: Watermark, results: &mut Results<'_>) -> Outcome {
-        if watermark <= self.waiting && self.known.is_some() {
+        if watermark <= self.waiting {
             return Ok(());
         }
         self.waiting.advance(watermark);
@@ -313,7 +313,7 @@ impl WindowState for SessionFinal {
     }
 
     fn catch_up(&mut self, results: &mut Results<'_>) -> Outcome {
-        if self.waiting > self.watermark || (self.dirty && self.corrects()) {
+        if self.waiting > self.watermark || self.dirty {
             return self.sweep(self.waiting, results);
         }
         Ok(())
@@ -372,7 +372,7 @@ impl WindowState for SessionFinal {
         self.sent_log.absorb(other.sent_log);
         self.fragments_n += other.fragments_n;
         self.late_log.extend(other.late_log);
-        self.known = None;
+        self.index = None;
         Ok(())
     }
 
@@ -382,5 +382,10 @@ impl WindowState for SessionFinal {
 
     fn take_late_log(&mut self) -> Vec<RecordBatch> {
         std::mem::take(&mut self.late_log)
+    }
+
+    fn size(&self) -> usize {
+        let index = self.index.as_ref().map_or(0, FinalsIndex::size);
+        self.store.size() + self.finals.size() + self.sent.size() + self.sent_log.size() + index
     }
 }

@@ -431,4 +431,11 @@ impl WindowState for SlicedFinal {
     fn take_late_log(&mut self) -> Vec<RecordBatch> {
         Vec::new()
     }
+
+    fn size(&self) -> usize {
+        let fired = self.fired.values().map(|fired| {
+            fired.sent.size() + fired.table.as_ref().map_or(0, GroupTable::size)
+        });
+        self.store.size() + self.sent_log.size() + fired.sum::<usize>()
+    }
 }

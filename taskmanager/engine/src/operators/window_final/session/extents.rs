@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::compute::interleave_record_batch;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use streamforge_core::event_time::Watermark;
 
 use super::super::super::windowed::Windowed;
 use crate::aggregate::Error;
-use crate::group_table::GroupTable;
+use crate::group_table::{Extents, GroupTable, TableShape};
 use crate::slices::LAYOUT;
 use crate::slices::row_log::{LogShape, RowLog};
 use crate::state::StatePart;
 
 /// Kind of the parts that hold extents.
 pub(in super::super) const EXTENTS: &str = "extents";
+
+/// Batches of extents held before they are joined.
+const BATCHES_MAX: usize = 16;
 
 /// Extents of final sessions that an old record could still touch.
 #[derive(Debug)]
@@ -25,20 +27,6 @@ pub(super) struct Finals {
     log: RowLog,
     schema: Arc<Schema>,
     keys_n: usize,
-}
-
-/// One final session in [`Finals`].
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Final {
-    /// Where its row is.
-    pub(super) batch: usize,
-    pub(super) row: usize,
-    /// First event time.
-    pub(super) start: i64,
-    /// Last event time.
-    pub(super) last: i64,
-    /// Watermark at which it is not needed any more.
-    pub(super) until: i64,
 }
 
 impl Finals {
@@ -67,57 +55,36 @@ impl Finals {
         &mut self.log
     }
 
-    /// Key columns of each batch, with its number of rows.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (Vec<ArrayRef>, usize)> + '_ {
-        self.rows.iter().map(|rows| {
-            let keys = rows.columns().iter().skip(2).take(self.keys_n).cloned().collect();
-            (keys, rows.num_rows())
-        })
-    }
-
-    /// All extents, in the order of [`Finals::keys`].
-    pub(super) fn all(&self) -> Vec<Final> {
-        let mut all = Vec::new();
-        for (batch, rows) in self.rows.iter().enumerate() {
-            let number = |idx: usize| rows.column(idx).as_primitive::<Int64Type>().values();
-            let (until, start, last) =
-                (number(1), number(2 + self.keys_n), number(3 + self.keys_n));
-            all.extend((0..rows.num_rows()).map(|row| Final {
-                batch,
-                row,
-                start: start[row],
-                last: last[row],
-                until: until[row],
-            }));
+    /// Forgets what nothing can touch at `watermark`.
+    pub(super) fn expire(&mut self, watermark: Watermark) -> Result<(), Error> {
+        for rows in std::mem::take(&mut self.rows) {
+            self.restore(&rows, watermark)?;
         }
-        all
+        if self.rows.len() > BATCHES_MAX {
+            self.rows = vec![arrow::compute::concat_batches(&self.schema, &self.rows)?];
+        }
+        self.log.expire(watermark.0);
+        Ok(())
     }
 
-    /// Keeps these, with new ends of their lives; those that live longer are logged again.
-    pub(super) fn keep(&mut self, kept: &[Final], before: &[Final]) -> Result<(), Error> {
-        if kept.len() == before.len() && self.rows.len() <= 1 {
-            let changed = kept.iter().zip(before).any(|(kept, before)| kept.until != before.until);
-            if !changed {
-                return Ok(());
+    /// The extents by key.
+    pub(super) fn index(&self) -> Result<FinalsIndex, Error> {
+        let keys = self.schema.fields().iter().skip(2).take(self.keys_n);
+        let keys = keys.map(|field| field.data_type().clone()).collect();
+        let shape = Arc::new(TableShape::new(keys, Vec::new(), Extents::Ignored)?);
+        let mut index =
+            FinalsIndex { interner: GroupTable::new(&shape)?, by_group: Vec::new() };
+        for rows in &self.rows {
+            let keys: Vec<ArrayRef> =
+                rows.columns().iter().skip(2).take(self.keys_n).cloned().collect();
+            let number = |idx: usize| rows.column(idx).as_primitive::<Int64Type>().values();
+            let (start, last) = (number(2 + self.keys_n), number(3 + self.keys_n));
+            let groups = index.groups_of(&keys, rows.num_rows())?;
+            for (group, (start, last)) in groups.into_iter().zip(start.iter().zip(last)) {
+                index.by_group[group].push((*start, *last));
             }
         }
-        if kept.is_empty() {
-            self.rows.clear();
-            return Ok(());
-        }
-        let picks: Vec<(usize, usize)> = kept.iter().map(|one| (one.batch, one.row)).collect();
-        let batches: Vec<&RecordBatch> = self.rows.iter().collect();
-        let rows = interleave_record_batch(&batches, &picks)?;
-        let mut columns = rows.columns().to_vec();
-        columns[1] = Arc::new(Int64Array::from_iter_values(kept.iter().map(|one| one.until)));
-        let rows = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
-        let until = before.iter().map(|one| ((one.batch, one.row), one.until));
-        let until: std::collections::BTreeMap<_, _> = until.collect();
-        let longer = kept.iter().map(|one| until.get(&(one.batch, one.row)) != Some(&one.until));
-        let longer: arrow::array::BooleanArray = longer.map(Some).collect();
-        self.log.add(arrow::compute::filter_record_batch(&rows, &longer)?);
-        self.rows = vec![rows];
-        Ok(())
+        Ok(index)
     }
 
     /// Adds sessions that became final.
@@ -159,80 +126,54 @@ impl Finals {
         Ok(())
     }
 
+    pub(super) fn size(&self) -> usize {
+        let rows = self.rows.iter().map(RecordBatch::get_array_memory_size);
+        rows.sum::<usize>() + self.log.size()
+    }
+
     pub(super) fn absorb(&mut self, other: Finals) {
         self.rows.extend(other.rows);
         self.log.absorb(other.log);
     }
 }
 
-/// A session as far as it is known below the border.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Interval {
-    pub(super) start: i64,
-    pub(super) last: i64,
-    pub(super) is_final: bool,
-}
-
-/// Sessions that reach below the border, by key.
+/// Extents of final sessions by key.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct FinalsIndex {
     interner: GroupTable,
-    /// As the sweep found them, not indexed until an old row asks.
-    found: Vec<(usize, Interval)>,
-    by_group: Vec<Vec<Interval>>,
+    /// First and last event time of each session.
+    by_group: Vec<Vec<(i64, i64)>>,
 }
 
-/// What becomes of an old row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It belongs to an open session, maybe its own.
-    OnTime,
-    /// It is late for this window.
-    Late {
-        /// The final session hit, else its own: first instant.
-        start: i64,
-        /// First instant after it.
-        end: i64,
-    },
-}
-
-impl Known {
-    pub(super) fn new(interner: GroupTable, found: Vec<(usize, Interval)>) -> Self {
-        Self { interner, found, by_group: Vec::new() }
-    }
-
-    pub(super) fn intern(&mut self, keys: &[ArrayRef], rows: usize) -> Result<Vec<usize>, Error> {
+impl FinalsIndex {
+    pub(super) fn groups_of(&mut self, keys: &[ArrayRef], rows: usize) -> Result<Vec<usize>, Error> {
         let groups = self.interner.intern(keys, rows)?.to_vec();
         self.by_group.resize(self.interner.len(), Vec::new());
-        for (group, interval) in std::mem::take(&mut self.found) {
-            self.by_group[group].push(interval);
-        }
         Ok(groups)
     }
 
-    /// Judges a row below the border, and remembers it if it is on time.
-    pub(super) fn judge(&mut self, group: usize, time: i64, gap_us: i64, border: i64) -> Verdict {
+    /// The window that a row at `time` missed, if any: the final session that it would touch, else
+    /// its own. `border` is what sessions must end behind to be open.
+    pub(super) fn missed(
+        &self,
+        group: usize,
+        time: i64,
+        gap_us: i64,
+        border: i64,
+    ) -> Option<(i64, i64)> {
         let end_of = |last: i64| last.saturating_add(gap_us);
-        let touches = |one: &Interval| time < end_of(one.last) && one.start < end_of(time);
-        let intervals = &mut self.by_group[group];
-        let hit = intervals.iter().filter(|one| one.is_final && touches(one));
-        if let Some(hit) = hit.min_by_key(|one| one.start) {
-            return Verdict::Late { start: hit.start, end: end_of(hit.last) };
+        let touched = self.by_group[group]
+            .iter()
+            .filter(|(start, last)| time < end_of(*last) && *start < end_of(time))
+            .min();
+        match touched {
+            Some((start, last)) => Some((*start, end_of(*last))),
+            None => (end_of(time) <= border).then(|| (time, end_of(time))),
         }
-        let own_is_open = end_of(time) > border;
-        if !own_is_open && !intervals.iter().any(touches) {
-            return Verdict::Late { start: time, end: end_of(time) };
-        }
-        let mut joined = Interval { start: time, last: time, is_final: false };
-        intervals.retain(|one| {
-            let joins = touches(one);
-            if joins {
-                joined.start = joined.start.min(one.start);
-                joined.last = joined.last.max(one.last);
-            }
-            !joins
-        });
-        intervals.push(joined);
-        Verdict::OnTime
+    }
+
+    pub(super) fn size(&self) -> usize {
+        let extents = self.by_group.iter().map(|extents| 2 + extents.capacity()).sum::<usize>();
+        self.interner.size() + extents * size_of::<(i64, i64)>()
     }
 }

@@ -11,7 +11,6 @@ use streamforge_core::event_time::Watermark;
 use super::super::results::{Evaluated, Results};
 use super::super::sent::{Said, Sent, timed};
 use super::super::{Outcome, Windowed};
-use super::extents::{Interval, Known};
 use super::{Border, CARRIED, SessionFinal, SliceKey};
 use crate::aggregate::Error;
 use crate::batch::RowOp;
@@ -82,6 +81,11 @@ impl SentSessions {
         Ok(())
     }
 
+    pub(super) fn size(&self) -> usize {
+        let batches = self.batches.iter().map(RecordBatch::get_array_memory_size);
+        batches.sum::<usize>() + self.rows.capacity() * size_of::<SentRow>()
+    }
+
     pub(super) fn absorb(&mut self, other: SentSessions) {
         let offset = self.batches.len();
         self.batches.extend(other.batches);
@@ -136,7 +140,7 @@ impl SessionFinal {
         // Sweeping again at the same watermark consumes nothing: what a sweep consumed is told from
         // what came after it by the watermark alone, also by a restore.
         if watermark > self.watermark {
-            self.settle_finals(&mut gathered, watermark, final_border)?;
+            self.settle_finals(&gathered, watermark, final_border)?;
             let carried = self.carry(&gathered, final_border, swept_to)?;
             for key in &gathered.keys {
                 if swept_to.is_some_and(|swept| key.slice <= swept) {
@@ -151,8 +155,7 @@ impl SessionFinal {
         self.waiting.advance(watermark);
         self.dirty = false;
         self.sent_log.log().expire(watermark.0);
-        self.finals.log().expire(watermark.0);
-        self.remember(gathered, final_border)
+        Ok(())
     }
 
     fn end_of(&self, last: i64) -> i64 {
@@ -396,80 +399,32 @@ impl SessionFinal {
     /// Remembers sessions that became final, and forgets those that nothing can touch any more.
     fn settle_finals(
         &mut self,
-        gathered: &mut Gathered,
+        gathered: &Gathered,
         watermark: Watermark,
         final_border: Border,
     ) -> Outcome {
-        let mut groups = Vec::new();
-        for (keys, rows) in self.finals.keys() {
-            groups.extend_from_slice(gathered.interner.intern(&keys, rows)?);
-        }
-        let before = self.finals.all();
-        let mut open: BTreeMap<usize, Vec<Chain>> = BTreeMap::new();
-        if before.iter().any(|one| one.until <= watermark.0) {
-            for chain in &gathered.chains {
-                if !final_border.has_reached(self.end_of(chain.last)) {
-                    open.entry(chain.group).or_default().push(*chain);
-                }
-            }
-        }
-        let reach = 2 * i128::from(self.gap_us);
-        let mut kept = Vec::with_capacity(before.len());
-        for (mut one, group) in before.iter().copied().zip(groups) {
-            if one.until <= watermark.0 {
-                // A chain of records could still lead from below this session into an open one.
-                let near = open.get(&group).into_iter().flatten();
-                let near = near.filter(|c| i128::from(c.start) < i128::from(one.last) + reach);
-                let Some(until) = near.map(|chain| self.forgotten_at(chain.last, 1)).max() else {
-                    continue;
-                };
-                one.until = until;
-            }
-            kept.push(one);
-        }
-        self.finals.keep(&kept, &before)?;
+        self.index = None;
+        self.finals.expire(watermark)?;
         let newly: Vec<usize> = (0..gathered.chains.len())
             .filter(|idx| final_border.has_reached(self.end_of(gathered.chains[*idx].last)))
-            .filter(|idx| {
-                let until = self.forgotten_at(gathered.chains[*idx].last, 2);
-                until > watermark.0 || self.has_open_neighbour(gathered, *idx)
-            })
+            .filter(|idx| self.forgotten_at(gathered.chains[*idx].last) > watermark.0)
             .collect();
         if newly.is_empty() {
             return Ok(());
         }
         let keys = self.keys_of(gathered, &newly)?;
         let chains = newly.iter().map(|idx| gathered.chains[*idx]);
-        let until = newly.iter().map(|idx| {
-            let own = self.forgotten_at(gathered.chains[*idx].last, 2);
-            match gathered.chains.get(idx + 1) {
-                Some(next) if self.has_open_neighbour(gathered, *idx) => {
-                    own.max(self.forgotten_at(next.last, 1))
-                }
-                _ => own,
-            }
-        });
-        let until = until.collect();
         self.finals.add(
             keys,
             chains.clone().map(|chain| chain.start).collect(),
-            chains.map(|chain| chain.last).collect(),
-            until,
+            chains.clone().map(|chain| chain.last).collect(),
+            chains.map(|chain| self.forgotten_at(chain.last)).collect(),
         )
     }
 
-    /// `last + gaps * gap + allowedLateness`.
-    fn forgotten_at(&self, last: i64, gaps: i64) -> i64 {
-        last.saturating_add(self.gap_us.saturating_mul(gaps)).saturating_add(self.lateness())
-    }
-
-    /// Whether the key's next session begins less than a gap behind this one's end.
-    fn has_open_neighbour(&self, gathered: &Gathered, idx: usize) -> bool {
-        let chain = &gathered.chains[idx];
-        gathered.chains.get(idx + 1).is_some_and(|next| {
-            next.group == chain.group
-                && i128::from(next.start) < i128::from(chain.last) + 2 * i128::from(self.gap_us)
-        })
+    /// `end + gap + allowedLateness` (T4).
+    fn forgotten_at(&self, last: i64) -> i64 {
+        self.end_of(self.end_of(last)).saturating_add(self.lateness())
     }
 
     /// One fragment per open session of the slices that are swept.
@@ -497,30 +452,6 @@ impl SessionFinal {
         let mut columns = self.keys_of(gathered, &open)?;
         columns.extend(self.merged(gathered, &open, is_swept)?.take_states()?);
         Ok(Some(TableRows { columns, rows: open.len() }))
-    }
-
-    /// Keeps what the lateness of old rows depends on until the next sweep.
-    fn remember(&mut self, gathered: Gathered, final_border: Border) -> Outcome {
-        let Gathered { chains, mut interner, .. } = gathered;
-        let mut found = Vec::new();
-        if let Some(border) = final_border.0 {
-            for chain in &chains {
-                if chain.start < border && !final_border.has_reached(self.end_of(chain.last)) {
-                    let (start, last) = (chain.start, chain.last);
-                    found.push((chain.group, Interval { start, last, is_final: false }));
-                }
-            }
-        }
-        let mut groups = Vec::new();
-        for (keys, rows) in self.finals.keys() {
-            groups.extend_from_slice(interner.intern(&keys, rows)?);
-        }
-        for (one, group) in self.finals.all().into_iter().zip(groups) {
-            let interval = Interval { start: one.start, last: one.last, is_final: true };
-            found.push((group, interval));
-        }
-        self.known = Some(Known::new(interner, found));
-        Ok(())
     }
 }
 
