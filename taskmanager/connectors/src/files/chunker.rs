@@ -228,3 +228,119 @@ fn grow(buf: &mut Vec<u8>, len: usize) {
         buf.resize(len + CHUNK_PADDING, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Gives at most `step` bytes per read.
+    struct Slow {
+        bytes: std::io::Cursor<Vec<u8>>,
+        step: usize,
+    }
+
+    impl Read for Slow {
+        fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+            let n = buf.len().min(self.step);
+            self.bytes.read(buf.get_mut(..n).unwrap_or_default())
+        }
+    }
+
+    fn chunker(text: &[u8], step: usize, framing: Framing, target: usize) -> Chunker {
+        let bytes = std::io::Cursor::new(text.to_vec());
+        let mut chunker = Chunker::new(Box::new(Slow { bytes, step }), framing, 0);
+        chunker.set_target(target);
+        chunker
+    }
+
+    fn pieces(mut chunker: Chunker) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut buffer = Vec::new();
+        while let Some(piece) = chunker.next_piece(std::mem::take(&mut buffer)).unwrap() {
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_are_whole_rows_and_all_bytes(
+            text in "([a-z]{0,9}(\"\n?[a-z]{0,3}\")?,?\n?){0,30}",
+            step in 1usize..40,
+            target in 1usize..60,
+            csv in any::<bool>(),
+        ) {
+            let framing = if csv { Framing::Csv { delimiter: b',' } } else { Framing::Lines };
+            let mut all = Vec::new();
+            for piece in pieces(chunker(text.as_bytes(), step, framing, target)) {
+                match piece {
+                    Piece::Rows(chunk) => {
+                        prop_assert_eq!(chunk.offset, all.len() as u64);
+                        all.extend_from_slice(chunk.data());
+                        let ends = chunk.data().ends_with(b"\n") || all.len() == text.len();
+                        prop_assert!(ends);
+                    }
+                    Piece::TooLong(bad) => {
+                        prop_assert!(csv);
+                        prop_assert_eq!(bad.offset, all.len() as u64);
+                        all.extend_from_slice(&bad.raw);
+                        if all.len() < text.len() {
+                            all.push(b'\n');
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(all, text.into_bytes());
+        }
+    }
+
+    #[test]
+    fn a_line_of_100_mb_is_passed_over_in_bounded_memory() {
+        let long = std::io::repeat(b'x').take(100 << 20);
+        let input = (&b"{\"a\":1}\n"[..])
+            .chain(long)
+            .chain(&b"\n{\"a\":2}\n"[..]);
+        let mut chunker = Chunker::new(Box::new(input), Framing::Lines, 0);
+        let (mut rows, mut bad, mut largest) = (Vec::new(), Vec::new(), 0);
+        let mut buffer = Vec::new();
+        while let Some(piece) = chunker.next_piece(std::mem::take(&mut buffer)).unwrap() {
+            match piece {
+                Piece::Rows(chunk) => {
+                    rows.push((chunk.offset, chunk.data().to_vec()));
+                    buffer = chunk.into_bytes();
+                    largest = largest.max(buffer.capacity());
+                }
+                Piece::TooLong(row) => bad.push(row),
+            }
+        }
+
+        assert_eq!(rows.first().unwrap(), &(0, b"{\"a\":1}\n".to_vec()));
+        assert_eq!(
+            rows.last().unwrap(),
+            &(8 + (100 << 20) + 1, b"{\"a\":2}\n".to_vec())
+        );
+        assert_eq!(bad.len(), 1);
+        assert_eq!((bad[0].offset, bad[0].raw.len()), (8, RAW_BYTES_MAX));
+        assert!(largest <= 3 * ROW_BYTES_MAX, "{largest} bytes");
+    }
+
+    #[test]
+    fn a_quote_that_never_closes_costs_one_line() {
+        let text = b"a,1\n\"open,2\nb,3\n";
+        let found = pieces(chunker(
+            text,
+            100,
+            Framing::Csv { delimiter: b',' },
+            1 << 20,
+        ));
+
+        let [Piece::Rows(first), Piece::TooLong(bad), Piece::Rows(last)] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(first.data(), b"a,1\n");
+        assert_eq!((bad.offset, bad.raw.as_slice()), (4, &b"\"open,2"[..]));
+        assert_eq!(last.data(), b"b,3\n");
+    }
+}

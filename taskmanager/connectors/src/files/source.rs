@@ -393,3 +393,6 @@ impl FileReader {
         Some(SourceEvent::Discovered(state))
     }
 }
+
+#[cfg(test)]
+mod tests;

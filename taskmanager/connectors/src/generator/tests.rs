@@ -1,6 +1,6 @@
 //! Tests of the generator.
 
-use arrow::array::AsArray;
+use arrow::array::{Array, AsArray};
 use streamforge_core::data_type::DataType;
 
 use super::draw::Alias;

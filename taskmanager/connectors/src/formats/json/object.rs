@@ -167,6 +167,10 @@ impl ObjectPlan {
             };
             // After learning, the entry was made from these very bytes.
             pos = pos.wrapping_add(entry.raw.len());
+            // This object may have spaces here where the learned one had none.
+            if byte(buf, pos) <= b' ' {
+                pos = spaces(buf, pos);
+            }
             next = next.wrapping_add(1);
             fields_n = fields_n.wrapping_add(1);
             pos = match entry.target {
