@@ -6,7 +6,7 @@
 //! shape of the types, so that the checks of meaning can go on and report their mistakes too.
 //! Start at: [`check`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value as Json};
 use streamforge_core::units::{
@@ -24,6 +24,8 @@ pub(crate) struct Places {
     at: BTreeMap<String, At>,
     /// Per list: the index in the document of each item that was kept.
     kept: BTreeMap<String, Vec<usize>>,
+    /// Fields whose value was cut out.
+    cut: BTreeSet<String>,
     /// Names of nodes that were cut out; a reference to one is no second mistake.
     pub dropped_names: Vec<String>,
 }
@@ -46,6 +48,20 @@ impl Places {
     /// Index in the document of the `idx`th item that was kept.
     pub fn document_idx(&self, list: &str, idx: usize) -> usize {
         self.kept.get(list).and_then(|kept| kept.get(idx)).copied().unwrap_or(idx)
+    }
+
+    /// Whether this field was written, but wrongly, and so fell back to its default.
+    pub fn is_cut(&self, path: &str) -> bool {
+        self.cut.contains(path)
+    }
+
+    /// Whether a list below this path lost an item: names could be missing that others use.
+    pub fn lost_items(&self, path: &str) -> bool {
+        let below = self.cut.range(path.to_owned()..).take_while(|cut| cut.starts_with(path));
+        below.into_iter().any(|cut| {
+            let rest = cut.get(path.len()..).unwrap_or_default();
+            ["select", "groupBy", "schema", "union"].iter().any(|list| rest.contains(list))
+        })
     }
 
     /// Whether the document has this field.
@@ -102,6 +118,14 @@ impl Walk<'_> {
 
     fn value(&mut self, node: &Node, schema: &Json, path: &str) -> Option<Json> {
         self.places.at.insert(path.to_owned(), node.at);
+        let value = self.checked(node, schema, path);
+        if value.is_none() {
+            self.places.cut.insert(path.to_owned());
+        }
+        value
+    }
+
+    fn checked(&mut self, node: &Node, schema: &Json, path: &str) -> Option<Json> {
         match (text_of(schema, "type").unwrap_or_default(), &node.value) {
             (_, Value::Null) => {
                 let hint = match text_of(schema, "type") {

@@ -19,7 +19,7 @@ fn walk(schema: &Value, path: &str, visit: &mut dyn FnMut(&str, &Value)) {
 
 #[test]
 fn the_yaml_is_the_same_every_time_and_equal_to_the_committed_file() {
-    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/generated/streamjobs.yaml");
+    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/generated/streamjobs.streamforge.io.yaml");
     let yaml = crd_yaml();
 
     assert_eq!(yaml, crd_yaml());

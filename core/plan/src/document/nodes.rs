@@ -83,6 +83,9 @@ pub(super) fn resolve_all(
         let inputs: Option<Vec<&Output>> =
             node.inputs.iter().map(|(name, _)| outputs.get(name)).collect();
         let Some(inputs) = inputs else { continue };
+        if context.places.lost_items(&node.path) {
+            continue;
+        }
         let Some(done) = resolve_node(node, &inputs, &mut context) else { continue };
         let added = outputs_of(&done, &inputs);
         outputs.extend(added);
@@ -280,9 +283,12 @@ fn find_cycle(
 }
 
 fn report_cycle(nodes: &[Node<'_>], cycle: &[usize], context: &mut Context<'_>) {
-    let mut cycle: Vec<&Node<'_>> = cycle.iter().filter_map(|idx| nodes.get(*idx)).collect();
+    let mut cycle = cycle.to_vec();
     // Rows flow against the direction in which `from` was followed.
     cycle.reverse();
+    let first = cycle.iter().enumerate().min_by_key(|(_, idx)| **idx).map_or(0, |(at, _)| at);
+    cycle.rotate_left(first);
+    let cycle: Vec<&Node<'_>> = cycle.iter().filter_map(|idx| nodes.get(*idx)).collect();
     let Some(first) = cycle.first() else { return };
     let names: Vec<&str> = cycle.iter().map(|node| node.name()).chain([first.name()]).collect();
     let message = format!("rows would go in a circle: {}", names.join(" -> "));

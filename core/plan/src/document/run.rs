@@ -2,7 +2,7 @@
 
 use streamforge_core::units::HumanDuration;
 use streamforge_crds::reserved::CLUSTER_FIELDS;
-use streamforge_crds::v1alpha1::StreamJobSpec;
+use streamforge_crds::v1alpha1::{OnDelete, StreamJobSpec};
 
 use super::nodes::Context;
 use crate::problem::{Problems, listed};
@@ -46,7 +46,7 @@ pub(super) fn check(
     if spec.restore_from.is_some() {
         context.add("spec.restoreFrom", "`restoreFrom` is not supported yet", None);
     }
-    note_cluster_fields(places, notes);
+    note_cluster_fields(spec, places, notes);
 }
 
 fn positive(path: &str, duration: HumanDuration, context: &mut Context<'_>) {
@@ -85,10 +85,18 @@ fn check_detection(spec: &StreamJobSpec, context: &mut Context<'_>) {
     }
 }
 
-/// One note about all fields that mean nothing outside a cluster.
-fn note_cluster_fields(places: &Places, notes: &mut Problems) {
-    let written: Vec<&str> =
-        CLUSTER_FIELDS.iter().copied().filter(|path| places.has(path)).collect();
+/// One note about all fields that mean nothing outside a cluster and say something.
+fn note_cluster_fields(spec: &StreamJobSpec, places: &Places, notes: &mut Problems) {
+    let says_something = |path: &&str| match *path {
+        "spec.suspend" => spec.suspend,
+        "spec.upgrade" => spec.upgrade.is_some(),
+        "spec.taskManager" => spec.task_manager.is_some(),
+        "spec.ttlAfterFinished" => spec.ttl_after_finished.is_some(),
+        "spec.failureDetection" => spec.failure_detection.is_some(),
+        "spec.checkpoint.onDelete" => spec.checkpoint.on_delete != OnDelete::Delete,
+        other => places.has(other),
+    };
+    let written: Vec<&str> = CLUSTER_FIELDS.iter().copied().filter(says_something).collect();
     let Some(first) = written.first() else { return };
     let names = listed(written.iter().map(|path| path.trim_start_matches("spec.")));
     let verb = if written.len() == 1 { "means" } else { "mean" };

@@ -166,7 +166,7 @@ fn changelog(
         }
         None if shows_updates && input.updating => ChangelogMode::Retract,
         None | Some(written::Changelog::AppendOnly) => {
-            if input.updating {
+            if input.updating && !context.places.is_cut(&field) {
                 let place = if sink.changelog.is_some() { field } else { format!("{path}.from") };
                 let message =
                     format!("`{}` is corrected by retraction, but this sink only appends", sink.from);

@@ -4,7 +4,7 @@ use chrono::format::{Item, StrftimeItems};
 use serde_json::Value as Json;
 use streamforge_core::data_type::DataType;
 use streamforge_core::job_graph::{
-    self, Column, Connector, EventTimeSpec, Format, SourceColumn, SourceSpec, TimeParse,
+    self, Column, Connector, EventTimeSpec, Expr, Format, SourceColumn, SourceSpec, TimeParse,
 };
 use streamforge_crds::v1alpha1::{
     self as written, CsvFormat, FileSource, GeneratorSource, OnBadRecord, Source, Watch,
@@ -345,15 +345,17 @@ fn event_time(
     path: &str,
     context: &mut Context<'_>,
 ) -> Option<EventTimeSpec> {
-    let spec = source.event_time.as_ref()?;
     let path = format!("{path}.eventTime");
+    let Some(spec) = &source.event_time else {
+        return context.places.is_cut(&path).then(some_event_time);
+    };
     if spec.idle_timeout.is_some_and(|timeout| timeout.micros() < 1_000) {
         context.add(&format!("{path}.idleTimeout"), "the time must be at least 1ms", None);
     }
     let (field, sql) = match (&spec.column, &spec.expression) {
         (Some(column), None) => ("column", quoted(column)),
         (None, Some(expression)) => ("expression", expression.clone()),
-        _ => return None,
+        _ => return Some(some_event_time()),
     };
     let field = format!("{path}.{field}");
     let expr = Scope::new(columns).and_then(|scope| {
@@ -382,7 +384,13 @@ fn event_time(
         }),
         Err(error) => {
             context.add_in(&field, &sql, error);
-            None
+            Some(some_event_time())
         }
     }
+}
+
+/// Stands for an event time that is written wrongly, so that windows do not miss it too.
+fn some_event_time() -> EventTimeSpec {
+    let expr = Expr { sql: String::new(), data_type: DataType::Timestamp, nullable: true };
+    EventTimeSpec { expr, max_out_of_orderness_us: 0, idle_timeout_ms: None }
 }

@@ -296,7 +296,9 @@ fn aggregate(
     };
     let post = post(&spec, &items, &aggregate.select, &path, context)?;
     let columns = if post.is_empty() { fired_columns(&spec) } else { post.iter().map(column_of).collect() };
-    let updating = emit == Emit::OnTime && !aggregate.allowed_lateness.is_zero();
+    let emit_is_known = !context.places.is_cut(&format!("{path}.emit"));
+    let updating =
+        emit == Emit::OnTime && emit_is_known && !aggregate.allowed_lateness.is_zero();
     Some((Kind::Aggregate(ResolvedAggregate { spec, post }), columns, updating))
 }
 

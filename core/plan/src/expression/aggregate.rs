@@ -8,13 +8,13 @@ use std::ops::ControlFlow;
 
 use datafusion_sql::sqlparser::ast::{
     self, DuplicateTreatment, Expr as SqlExpr, FunctionArg, FunctionArgExpr, FunctionArguments,
-    Ident, visit_expressions_mut,
+    Ident,
 };
 use streamforge_core::data_type::DataType;
 use streamforge_core::job_graph::{AggregateCall, AggregateFunction, Expr};
 
 use super::functions::functions;
-use super::parse::{Ast, Parsed};
+use super::parse::{Ast, Parsed, visit_mut};
 use super::{Error, Scope, resolve_ast};
 use crate::problem::did_you_mean;
 
@@ -77,7 +77,7 @@ impl Aggregates {
             return Ok(AggregateItem::Call(self.calls.len() - 1));
         }
         let mut ast = item.ast.clone();
-        let found = visit_expressions_mut(&mut ast, |expr| {
+        visit_mut(&mut ast, &mut |expr| {
             let SqlExpr::Function(call) = expr else { return ControlFlow::Continue(()) };
             match aggregate_call(call, scope) {
                 Ok(None) => ControlFlow::Continue(()),
@@ -87,11 +87,8 @@ impl Aggregates {
                 }
                 Err(error) => ControlFlow::Break(error),
             }
-        });
-        match found {
-            ControlFlow::Break(error) => Err(error),
-            ControlFlow::Continue(()) => Ok(AggregateItem::Over(ast)),
-        }
+        })?;
+        Ok(AggregateItem::Over(ast))
     }
 
     /// The hidden column of a call; the same call is computed once.

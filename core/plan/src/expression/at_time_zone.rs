@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use arrow::array::cast::AsArray;
-use arrow::array::{ArrayRef, PrimitiveArray};
+use arrow::array::{Array, ArrayRef, PrimitiveArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType as ArrowType, TimeUnit, TimestampMicrosecondType};
 use chrono::{DateTime, MappedLocalTime, NaiveDateTime, Offset, TimeDelta, TimeZone};
@@ -85,9 +85,8 @@ impl ScalarUDFImpl for AtTimeZone {
             ColumnarValue::Array(names) => {
                 let names = cast(names, &ArrowType::Utf8)?;
                 let names = names.as_string::<i32>();
-                let zone_of = |row: usize| {
-                    names.iter().nth(row).flatten().map(zone_named)
-                };
+                let zone_of =
+                    |row: usize| names.is_valid(row).then(|| zone_named(names.value(row)));
                 convert_array(&times, zone_of, convert)?
             }
         };

@@ -21,12 +21,11 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::ast::{
     self, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
-    visit_expressions, visit_expressions_mut,
 };
 use streamforge_core::job_graph::Column;
 
 use super::functions::{functions, is_immutable};
-use super::parse::Ast;
+use super::parse::{Ast, visit, visit_mut};
 use super::{Error, no_such_column, precision};
 use crate::arrow_type::schema;
 use crate::problem::did_you_mean;
@@ -62,7 +61,7 @@ pub(super) struct Lowered(Logical);
 pub(super) fn lower(ast: &Ast, scope: &Scope) -> Result<Lowered, Error> {
     check_calls(ast)?;
     let mut ast = ast.clone();
-    call_at_time_zone(&mut ast);
+    call_at_time_zone(&mut ast)?;
     let options = ParserOptions::new()
         .with_parse_float_as_decimal(true)
         .with_enable_ident_normalization(false)
@@ -77,7 +76,8 @@ pub(super) fn lower(ast: &Ast, scope: &Scope) -> Result<Lowered, Error> {
         .and_then(|expr| simplify_calls(expr, scope))
         .and_then(|expr| coerce(expr, scope))
         .and_then(|expr| subtract_from_zero(expr, scope))
-        .and_then(|expr| coerce(expr, scope));
+        .and_then(|expr| coerce(expr, scope))
+        .and_then(fold_literal_casts);
     rewritten.map(|expr| Lowered(expr.unalias())).map_err(|error| plan_error(&error, scope))
 }
 
@@ -115,17 +115,10 @@ impl Lowered {
 
 /// Refuses calls that are known but not allowed, before the planner says something less helpful.
 fn check_calls(ast: &Ast) -> Result<(), Error> {
-    let found = visit_expressions(ast, |expr| {
+    visit(ast, &mut |expr| {
         let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
-        match call_mistake(call) {
-            Some(error) => ControlFlow::Break(error),
-            None => ControlFlow::Continue(()),
-        }
-    });
-    match found {
-        ControlFlow::Break(error) => Err(error),
-        ControlFlow::Continue(()) => Ok(()),
-    }
+        call_mistake(call).map_or(ControlFlow::Continue(()), ControlFlow::Break)
+    })
 }
 
 fn call_mistake(call: &ast::Function) -> Option<Error> {
@@ -155,8 +148,8 @@ fn call_mistake(call: &ast::Function) -> Option<Error> {
 
 /// `x AT TIME ZONE z` becomes `at_time_zone(x, z)`: DataFusion's own cast fails the whole batch on an
 /// ambiguous local time.
-fn call_at_time_zone(ast: &mut Ast) {
-    let _ = visit_expressions_mut(ast, |expr| {
+fn call_at_time_zone(ast: &mut Ast) -> Result<(), Error> {
+    visit_mut(ast, &mut |expr| {
         if let ast::Expr::AtTimeZone { timestamp, time_zone } = expr {
             let arg = |expr: &ast::Expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr.clone()));
             let args = FunctionArguments::List(FunctionArgumentList {
@@ -175,8 +168,8 @@ fn call_at_time_zone(ast: &mut Ast) {
                 within_group: vec![],
             });
         }
-        ControlFlow::<()>::Continue(())
-    });
+        ControlFlow::Continue(())
+    })
 }
 
 /// Refuses what the planner lets through but no row can be evaluated with.
@@ -294,6 +287,23 @@ fn subtract_from_zero(expr: Logical, scope: &Scope) -> Result<Logical, DataFusio
         let zero = Box::new(Logical::Literal(zero, None));
         let minus = LogicalBinary::new(zero, Operator::Minus, inner);
         Ok(Transformed::yes(Logical::BinaryExpr(minus)))
+    };
+    expr.transform_up(rewrite).map(|transformed| transformed.data)
+}
+
+/// A cast of a literal is made once, not per batch. One that fails is left to fail with its row.
+fn fold_literal_casts(expr: Logical) -> Result<Logical, DataFusionError> {
+    let rewrite = |expr: Logical| {
+        let Logical::Cast(Cast { expr: inner, field }) = &expr else {
+            return Ok(Transformed::no(expr));
+        };
+        let Logical::Literal(value, metadata) = inner.as_ref() else {
+            return Ok(Transformed::no(expr));
+        };
+        match value.cast_to(field.data_type()) {
+            Ok(value) => Ok(Transformed::yes(Logical::Literal(value, metadata.clone()))),
+            Err(_) => Ok(Transformed::no(expr)),
+        }
     };
     expr.transform_up(rewrite).map(|transformed| transformed.data)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use datafusion_sql::parser::DFParserBuilder;
-use datafusion_sql::sqlparser::ast::{Expr, Ident, visit_expressions};
+use datafusion_sql::sqlparser::ast::{Expr, Ident, visit_expressions, visit_expressions_mut};
 use datafusion_sql::sqlparser::dialect::GenericDialect;
 use streamforge_crds::v1alpha1::EXPRESSION_BYTES_MAX;
 
@@ -112,11 +112,34 @@ pub(crate) fn quoted(name: &str) -> String {
 }
 
 
+/// Calls `visit` with each expression within `ast`, inner ones first, until it breaks. The tree walk
+/// is compiled once per closure type and is large, so the closure is behind a pointer.
+pub(crate) fn visit(
+    ast: &Ast,
+    visit: &mut dyn FnMut(&Expr) -> ControlFlow<Error>,
+) -> Result<(), Error> {
+    match visit_expressions(ast, visit) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// The same with expressions that may be replaced.
+pub(crate) fn visit_mut(
+    ast: &mut Ast,
+    visit: &mut dyn FnMut(&mut Expr) -> ControlFlow<Error>,
+) -> Result<(), Error> {
+    match visit_expressions_mut(ast, visit) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
 /// Names of the columns that an expression mentions; a few more may be among them (struct fields).
 pub(crate) fn columns_of(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let Ok(parsed) = parse(text) else { return names };
-    let _ = visit_expressions(&parsed.ast, |expr| {
+    let visited = visit(&parsed.ast, &mut |expr| {
         match expr {
             Expr::Identifier(ident) => {
                 names.insert(ident.value.clone());
@@ -126,7 +149,8 @@ pub(crate) fn columns_of(text: &str) -> BTreeSet<String> {
             }
             _ => {}
         }
-        ControlFlow::<()>::Continue(())
+        ControlFlow::Continue(())
     });
+    debug_assert!(visited.is_ok(), "nothing breaks the walk");
     names
 }
