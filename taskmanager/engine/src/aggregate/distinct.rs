@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, ListArray, UInt32Array, UInt64Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int64Array, ListArray, UInt32Array, UInt64Array, new_empty_array,
+};
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
@@ -102,6 +104,12 @@ impl Accumulator for CountDistinct {
         let counts = std::mem::take(&mut self.counts);
         let lengths = counts.iter().map(|count| usize::try_from(*count).unwrap_or(0));
         let offsets = OffsetBuffer::<i32>::from_lengths(lengths);
+        let field = Arc::new(Field::new("item", self.data_type.clone(), true));
+        // A table that never had a row yields no columns at all.
+        if self.pairs.is_empty() {
+            let values = new_empty_array(&self.data_type);
+            return Ok(vec![Arc::new(ListArray::try_new(field, offsets, values, None)?)]);
+        }
         let pairs = self.pairs.emit(EmitTo::All)?;
         let [groups, values] = columns(&pairs)?;
         let mut next: Vec<usize> =
@@ -113,7 +121,6 @@ impl Accumulator for CountDistinct {
             *place += 1;
         }
         let values = take(values, &UInt32Array::from(order), None)?;
-        let field = Arc::new(Field::new("item", self.data_type.clone(), true));
         Ok(vec![Arc::new(ListArray::try_new(field, offsets, values, None)?)])
     }
 

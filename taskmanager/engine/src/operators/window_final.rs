@@ -236,6 +236,8 @@ impl Operator for WindowFinal {
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
+mod random_tests;
+#[cfg(test)]
 mod session_tests;
 #[cfg(test)]
 mod tests;
