@@ -1,0 +1,383 @@
+//! The shell of one task: a thread that feeds a [`TaskCore`] and performs its effects.
+//!
+//! Owns: waiting, writing to sinks, handing snapshots to the uploader. Decides nothing about rows.
+//! Start at: [`TaskShell::run`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use streamforge_core::ids::{SlotId, SubtaskIdx, TaskId};
+use streamforge_core::manifest::CheckpointKind;
+use streamforge_core::messages::Event;
+use streamforge_engine::barrier::Barrier;
+use streamforge_engine::batch::StreamBatch;
+use streamforge_engine::error::Error;
+use streamforge_engine::sink::SinkWriter;
+use streamforge_engine::source::{SourceBatch, SourceEvent, SourceReader};
+use streamforge_engine::task::{Channel, CoreSnapshot, Effect, Element, TaskCore};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::clock::Clock;
+use crate::inbox::{Control, Inbox, Next};
+use crate::pace::Pace;
+use crate::progress::TaskProgress;
+use crate::upload::Upload;
+
+/// How long a task waits for rows before it sends what it holds for efficiency: the most that a
+/// partial aggregate is late at low rates.
+const QUIET: Duration = Duration::from_millis(5);
+
+/// How long a reader without rows is left alone before it is asked again.
+const READER_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a busy task says how it does.
+const PROGRESS_EVERY_MS: u64 = 100;
+
+/// A source's reader within the task.
+pub struct Reader {
+    /// Index of the source within the stage.
+    pub operator: usize,
+    /// The connector's reader.
+    pub reader: Box<dyn SourceReader>,
+    /// `rateLimit`, this subtask's share.
+    pub pace: Option<Pace>,
+}
+
+/// A sink's writer within the task.
+pub struct Writer {
+    /// Which slot its intervals belong to.
+    pub slot: SlotId,
+    /// The connector's writer.
+    pub writer: Box<dyn SinkWriter>,
+    /// `rateLimit`, this subtask's share.
+    pub pace: Option<Pace>,
+}
+
+/// Where the elements of one edge go: by receiver, its inbox and the channel's index there.
+pub type Route = BTreeMap<SubtaskIdx, (Arc<Inbox>, usize)>;
+
+/// Everything a task's thread works with.
+pub struct TaskShell {
+    /// The decisions.
+    pub core: TaskCore,
+    /// Its own inbox.
+    pub inbox: Arc<Inbox>,
+    /// Edge -> receivers.
+    pub routes: BTreeMap<usize, Route>,
+    /// Input channel -> the sender's inbox, for answers.
+    pub senders: BTreeMap<(usize, SubtaskIdx), Arc<Inbox>>,
+    /// The source, if the stage begins with one.
+    pub reader: Option<Reader>,
+    /// Sinks by index within the stage.
+    pub writers: BTreeMap<usize, Writer>,
+    /// To the uploader.
+    pub uploads: mpsc::Sender<Upload>,
+    /// To the coordinator.
+    pub events: mpsc::Sender<Event>,
+    /// For people.
+    pub progress: Arc<TaskProgress>,
+    /// Runs the connectors' futures.
+    pub runtime: Handle,
+    /// Time.
+    pub clock: Clock,
+}
+
+enum Flow {
+    GoOn,
+    Over,
+}
+
+impl TaskShell {
+    /// Runs until the attempt is over.
+    pub fn run(mut self) -> Result<(), Error> {
+        self.core.start()?;
+        let mut reading = self.reader.is_some();
+        let mut waiting: Option<(usize, SourceEvent)> = None;
+        let mut shown_ms = 0;
+        loop {
+            if let Flow::Over = self.perform()? {
+                return Ok(());
+            }
+            let now_ms = self.clock.now_ms();
+            self.core.set_now_ms(now_ms);
+            if now_ms >= shown_ms + PROGRESS_EVERY_MS {
+                shown_ms = now_ms;
+                self.show();
+            }
+            let flow = if self.reader.is_some() {
+                self.step_source(&mut reading, &mut waiting)?
+            } else {
+                self.step_channels()?
+            };
+            if let Flow::Over = flow {
+                return Ok(());
+            }
+        }
+    }
+
+    fn show(&self) {
+        let read = self
+            .reader
+            .as_ref()
+            .map(|reader| reader.reader.read_units());
+        self.progress.update(&self.core, read);
+    }
+
+    fn step_channels(&mut self) -> Result<Flow, Error> {
+        let core = &self.core;
+        match self.inbox.next(|channel| core.takes(channel), QUIET) {
+            Next::Cancelled => return Ok(Flow::Over),
+            Next::Nothing => self.core.on_quiet()?,
+            Next::Element(channel, element) => self.core.on_element(channel, element)?,
+            Next::Control(control) => {
+                self.on_control(control)?;
+            }
+        }
+        Ok(Flow::GoOn)
+    }
+
+    /// Performs a control message; says whether sources must read nothing more.
+    fn on_control(&mut self, control: Control) -> Result<bool, Error> {
+        match control {
+            Control::Abort(id) => self.core.on_abort(id),
+            Control::Answer {
+                edge,
+                receiver,
+                watermark,
+            } => {
+                self.core.on_answer(edge, receiver, watermark)?;
+            }
+            Control::Checkpoint(barrier) => {
+                self.core.on_checkpoint(barrier)?;
+                return Ok(barrier.kind == CheckpointKind::Stop);
+            }
+        }
+        Ok(false)
+    }
+
+    fn step_source(
+        &mut self,
+        reading: &mut bool,
+        waiting: &mut Option<(usize, SourceEvent)>,
+    ) -> Result<Flow, Error> {
+        // A barrier must not overtake rows that already woke an idle source, and nothing is sent
+        // while receivers have not answered.
+        let free = self.core.takes_rows() && waiting.is_none();
+        match self
+            .inbox
+            .try_control(|c| free || !matches!(c, Control::Checkpoint(_)))
+        {
+            Next::Cancelled => return Ok(Flow::Over),
+            Next::Control(control) => {
+                if self.on_control(control)? {
+                    *reading = false;
+                }
+                return Ok(Flow::GoOn);
+            }
+            Next::Nothing | Next::Element(..) => {}
+        }
+        if !self.core.takes_rows() {
+            self.wait(QUIET);
+            return Ok(Flow::GoOn);
+        }
+        if let Some((operator, event)) = waiting.take() {
+            self.on_event(operator, event, reading, waiting)?;
+            return Ok(Flow::GoOn);
+        }
+        let Some(reader) = self.reader.as_mut().filter(|_| *reading) else {
+            self.core.on_quiet()?;
+            self.wait(READER_PAUSE);
+            return Ok(Flow::GoOn);
+        };
+        if let Some(pause) = reader
+            .pace
+            .as_mut()
+            .and_then(|pace| pace.pause(self.clock.now_us()))
+        {
+            self.wait(pause.min(READER_PAUSE));
+            return Ok(Flow::GoOn);
+        }
+        let operator = reader.operator;
+        let inbox = Arc::clone(&self.inbox);
+        let event = self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                event = reader.reader.next() => Some(event),
+                () = inbox.notify.notified() => None,
+            }
+        });
+        match event {
+            None => {}
+            Some(event) => self.on_event(operator, event?, reading, waiting)?,
+        }
+        Ok(Flow::GoOn)
+    }
+
+    fn on_event(
+        &mut self,
+        operator: usize,
+        event: SourceEvent,
+        reading: &mut bool,
+        waiting: &mut Option<(usize, SourceEvent)>,
+    ) -> Result<(), Error> {
+        match event {
+            SourceEvent::Batch(batch) => {
+                if !self.core.wake(operator, &batch.split)? {
+                    *waiting = Some((operator, SourceEvent::Batch(batch)));
+                    return Ok(());
+                }
+                self.count_for_pace(&batch);
+                self.core.on_source_batch(operator, batch)
+            }
+            SourceEvent::SplitEnded(split) => self.core.on_split_ended(operator, &split),
+            SourceEvent::NothingNew(split) => self.core.on_nothing_new(operator, &split),
+            SourceEvent::Discovered(split) => self.core.on_discovered(operator, split),
+            SourceEvent::Waiting => {
+                self.core.on_quiet()?;
+                self.wait(READER_PAUSE);
+                Ok(())
+            }
+            SourceEvent::Ended => {
+                *reading = false;
+                self.core.on_source_ended(operator)
+            }
+        }
+    }
+
+    fn count_for_pace(&mut self, batch: &SourceBatch) {
+        let rows_n = batch.rows.num_rows() as u64 + batch.bad_n;
+        if let Some(pace) = self.reader.as_mut().and_then(|reader| reader.pace.as_mut()) {
+            pace.on_rows(rows_n);
+        }
+    }
+
+    /// Waits until something is said to this task, at most `patience`.
+    fn wait(&self, patience: Duration) {
+        let inbox = &self.inbox;
+        self.runtime.block_on(async {
+            let _ = tokio::time::timeout(patience, inbox.notify.notified()).await;
+        });
+    }
+
+    /// Performs what the core asked for, in order.
+    fn perform(&mut self) -> Result<Flow, Error> {
+        loop {
+            let effects = self.core.take_effects();
+            if effects.is_empty() {
+                return Ok(Flow::GoOn);
+            }
+            for effect in effects {
+                if let Flow::Over = self.perform_one(effect)? {
+                    return Ok(Flow::Over);
+                }
+            }
+        }
+    }
+
+    fn perform_one(&mut self, effect: Effect) -> Result<Flow, Error> {
+        match effect {
+            Effect::Send { edge, to, element } => return Ok(self.send(edge, to, element)),
+            Effect::Answer {
+                channel: Channel { edge, sender },
+                watermark,
+            } => {
+                let receiver = self.core.id().subtask;
+                if let Some(inbox) = self.senders.get(&(edge, sender)) {
+                    inbox.control(Control::Answer {
+                        edge,
+                        receiver,
+                        watermark,
+                    });
+                }
+            }
+            Effect::Write { operator, batch } => self.write(operator, batch)?,
+            Effect::Snapshot(snapshot) => return self.snapshot(*snapshot),
+            Effect::Declined { id, reason } => {
+                let task = self.core.id();
+                return Ok(self.say(Event::Declined { task, id, reason }));
+            }
+            Effect::Ended => {
+                let task: TaskId = self.core.id();
+                self.show();
+                return Ok(self.say(Event::Ended { task }));
+            }
+        }
+        Ok(Flow::GoOn)
+    }
+
+    fn say(&self, event: Event) -> Flow {
+        match self.events.blocking_send(event) {
+            Ok(()) => Flow::GoOn,
+            Err(_) => Flow::Over,
+        }
+    }
+
+    fn send(&self, edge: usize, to: SubtaskIdx, element: Element) -> Flow {
+        match self.routes.get(&edge).and_then(|route| route.get(&to)) {
+            Some((inbox, channel)) if inbox.push(*channel, element) => Flow::GoOn,
+            _ => Flow::Over,
+        }
+    }
+
+    fn write(&mut self, operator: usize, batch: StreamBatch) -> Result<(), Error> {
+        let Some(writer) = self.writers.get_mut(&operator) else {
+            return Ok(());
+        };
+        let step = writer.pace.as_ref().map_or(batch.len(), Pace::step).max(1);
+        let mut bad = Vec::new();
+        let mut offset = 0;
+        while offset < batch.len() {
+            if let Some(pause) = writer
+                .pace
+                .as_mut()
+                .and_then(|p| p.pause(self.clock.now_us()))
+            {
+                std::thread::sleep(pause);
+            }
+            let n = step.min(batch.len() - offset);
+            let refused = self
+                .runtime
+                .block_on(writer.writer.write(batch.slice(offset, n)))?;
+            if let Some(pace) = &mut writer.pace {
+                pace.on_rows(n as u64);
+            }
+            if !refused.is_empty() {
+                bad.push(refused);
+            }
+            offset += n;
+        }
+        for bad in bad {
+            self.core.on_sink_bad(operator, bad)?;
+        }
+        Ok(())
+    }
+
+    /// Stages every sink and hands the rest to the uploader.
+    fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
+        let Barrier { id, kind } = snapshot.barrier;
+        let began_us = self.clock.now_us();
+        let closing = matches!(kind, CheckpointKind::Stop | CheckpointKind::Final);
+        let mut staged = Vec::new();
+        for writer in self.writers.values_mut() {
+            if closing {
+                writer.writer.close_at_next_stage();
+            }
+            if let Some(interval) = self.runtime.block_on(writer.writer.stage(id))? {
+                staged.push((writer.slot.clone(), interval));
+            }
+        }
+        self.show();
+        let freeze_us = self.clock.now_us() - began_us;
+        let upload = Upload {
+            snapshot,
+            staged,
+            freeze_us,
+        };
+        Ok(match self.uploads.blocking_send(upload) {
+            Ok(()) => Flow::GoOn,
+            Err(_) => Flow::Over,
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! Making a task's part of a checkpoint durable, off its thread.
+//!
+//! Owns: converting sealed tables, writing parts and late log, and the acknowledgement. One uploader
+//! per task works its checkpoints off in order, so what an acknowledgement lists is durable.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, TaskId};
+use streamforge_core::manifest::{ObjectRef, PartRef, StagedInterval};
+use streamforge_core::messages::{Event, Stamp, TaskSnapshot};
+use streamforge_core::object_key::{LATE, PARTS, Writer};
+use streamforge_engine::operator::OperatorSnapshot;
+use streamforge_engine::state::StatePart;
+use streamforge_engine::task::CoreSnapshot;
+use streamforge_state::late_log::encode_late_log;
+use streamforge_state::part::encode_part;
+use streamforge_store::{Condition, ObjectStore, Put};
+use tokio::sync::mpsc;
+
+use crate::staged::Staged;
+
+/// What a task hands over at a barrier.
+#[derive(Debug)]
+pub struct Upload {
+    /// From its core.
+    pub snapshot: CoreSnapshot,
+    /// What its sinks staged at this barrier.
+    pub staged: Vec<(SlotId, StagedInterval)>,
+    /// How long the task stood still.
+    pub freeze_us: u64,
+}
+
+/// Why an acknowledgement cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A sealed table could not be turned into rows.
+    #[error("convert state of `{operator}`: {reason}")]
+    Convert {
+        /// Operator.
+        operator: String,
+        /// Why.
+        reason: String,
+    },
+    /// Encoding failed.
+    #[error(transparent)]
+    State(#[from] streamforge_state::Error),
+    /// The store failed.
+    #[error("write `{key}`")]
+    Store {
+        /// Object.
+        key: String,
+        /// What the store said.
+        source: streamforge_store::Error,
+    },
+    /// An object of this name is there with other bytes: another writer uses our names.
+    #[error("write `{key}`: it exists with other contents")]
+    Foreign {
+        /// Object.
+        key: String,
+    },
+}
+
+/// One task's uploader.
+pub struct Uploader {
+    /// Which task.
+    pub task: TaskId,
+    /// Attempt, for object names (C4).
+    pub stamp: Stamp,
+    /// Where to.
+    pub store: Arc<dyn ObjectStore>,
+    /// Staged and not published, of all tasks.
+    pub staged: Arc<Staged>,
+    /// To the coordinator.
+    pub events: mpsc::Sender<Event>,
+    /// Objects written in this attempt.
+    pub objects_n: u64,
+    /// Late log objects of this attempt.
+    pub late_log: Vec<ObjectRef>,
+}
+
+impl Uploader {
+    /// Works until the task is gone.
+    pub async fn run(mut self, mut uploads: mpsc::Receiver<Upload>) {
+        while let Some(upload) = uploads.recv().await {
+            let id = upload.snapshot.barrier.id;
+            let task = self.task;
+            // Staged output is remembered first: even if this checkpoint fails, the next one
+            // carries it under the id of the barrier that closed it (C3).
+            for (slot, interval) in &upload.staged {
+                self.staged.add(slot.clone(), interval.clone());
+            }
+            let event = match self.acknowledge(upload).await {
+                Ok(snapshot) => Event::Ack(Box::new(snapshot)),
+                Err(error) => Event::Declined {
+                    task,
+                    id,
+                    reason: with_causes(&error),
+                },
+            };
+            if self.events.send(event).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn acknowledge(&mut self, upload: Upload) -> Result<TaskSnapshot, Error> {
+        let Upload {
+            snapshot,
+            freeze_us,
+            ..
+        } = upload;
+        let id = snapshot.barrier.id;
+        let mut bytes = 0;
+        for (operator, rows) in &snapshot.late_log {
+            let key = self.name(LATE, id);
+            let (object, stored) = encode_late_log(key, operator, rows)?;
+            bytes += stored.bytes;
+            self.write(&stored.key, object).await?;
+            self.late_log.push(stored);
+        }
+        let mut operators = std::collections::BTreeMap::new();
+        for (
+            operator,
+            OperatorSnapshot {
+                watermark, parts, ..
+            },
+        ) in snapshot.operators
+        {
+            let mut stored = Vec::with_capacity(parts.len());
+            for part in parts {
+                let (part, written) = self.store_part(&operator, part).await?;
+                bytes += written;
+                if !part.blocks.is_empty() {
+                    stored.push(part);
+                }
+            }
+            operators.insert(operator, (watermark, stored));
+        }
+        Ok(TaskSnapshot {
+            task: self.task,
+            id,
+            splits: snapshot.splits,
+            operators,
+            staged: self.staged.of_subtask(self.task, id),
+            counters: snapshot.counters,
+            late_log: self.late_log.clone(),
+            freeze_us,
+            bytes,
+        })
+    }
+
+    fn name(&mut self, folder: &str, checkpoint: CheckpointId) -> String {
+        self.objects_n += 1;
+        let Stamp {
+            generation, epoch, ..
+        } = self.stamp;
+        Writer {
+            generation,
+            epoch,
+            checkpoint,
+        }
+        .task_key(folder, self.task, self.objects_n)
+    }
+
+    /// A part's object, and the bytes written for it now.
+    async fn store_part(
+        &mut self,
+        operator: &OperatorUid,
+        part: Arc<StatePart>,
+    ) -> Result<(PartRef, u64), Error> {
+        if let Some(stored) = part.stored() {
+            return Ok((stored.clone(), 0));
+        }
+        let key = self.name(PARTS, part.sealed_by);
+        let convert = Arc::clone(&part);
+        let encoded = tokio::task::spawn_blocking(move || {
+            convert
+                .rows()
+                .map(|rows| encode_part(key, convert.kind, &rows))
+        });
+        let failed = |reason: String| Error::Convert {
+            operator: operator.0.clone(),
+            reason,
+        };
+        let (object, stored) = encoded
+            .await
+            .map_err(|error| failed(error.to_string()))?
+            .map_err(failed)??;
+        let written = stored.bytes;
+        if !stored.blocks.is_empty() {
+            self.write(&stored.key, object).await?;
+        }
+        part.set_stored(stored.clone());
+        Ok((stored, written))
+    }
+
+    async fn write(&self, key: &str, object: Bytes) -> Result<(), Error> {
+        let failed = |source| Error::Store {
+            key: key.to_owned(),
+            source,
+        };
+        match self
+            .store
+            .put(key, object.clone(), Condition::CreateIfAbsent)
+            .await
+            .map_err(failed)?
+        {
+            Put::Done(_) => Ok(()),
+            // Our own earlier write whose answer was lost has the same bytes.
+            Put::ConditionFailed => match self.store.get(key).await.map_err(failed)? {
+                Some(there) if there.bytes == object => Ok(()),
+                _ => Err(Error::Foreign {
+                    key: key.to_owned(),
+                }),
+            },
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
