@@ -315,3 +315,6 @@ pub fn decode<T: for<'de> Deserialize<'de>>(
         source,
     })
 }
+
+#[cfg(test)]
+mod tests;
