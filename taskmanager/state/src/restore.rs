@@ -26,7 +26,7 @@ pub async fn load_operator(
     let mine = assignment.groups_of(task.subtask);
     let groups: Vec<(KeyGroup, Watermark)> = mine
         .iter()
-        .map(|group| (*group, watermark_of(manifest, state, task, *group)))
+        .map(|group| (*group, watermark_of(manifest, state, *group)))
         .collect();
     let watermark = groups.iter().map(|(_, w)| *w).max().unwrap_or_default();
     let wanted: BTreeSet<KeyGroup> = mine.into_iter().collect();
@@ -44,23 +44,17 @@ pub async fn load_operator(
 }
 
 /// Watermark of the task that kept this group.
-fn watermark_of(
-    manifest: &Manifest,
-    state: &OperatorState,
-    task: TaskId,
-    group: KeyGroup,
-) -> Watermark {
+///
+/// Only the subtask counts: an edit of the document may have given the operator's stage another
+/// number, and a watermark that is not found would begin at the start of time (T6).
+fn watermark_of(manifest: &Manifest, state: &OperatorState, group: KeyGroup) -> Watermark {
     let Some(subtask) = manifest.assignment.owner(group) else {
         return Watermark::NONE;
-    };
-    let keeper = TaskId {
-        stage: task.stage,
-        subtask,
     };
     state
         .watermarks
         .iter()
-        .find(|(task, _)| *task == keeper)
+        .find(|(kept, _)| kept.subtask == subtask)
         .map_or(Watermark::NONE, |(_, watermark)| *watermark)
 }
 
@@ -110,4 +104,56 @@ async fn load_part(
         stored,
         blocks: rows,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use streamforge_core::ids::{CheckpointId, Epoch, Generation, JobId, StageIdx, SubtaskIdx};
+    use streamforge_core::manifest::CheckpointKind;
+
+    use super::*;
+
+    fn manifest(assignment: Assignment) -> Manifest {
+        Manifest {
+            job: JobId("j".to_owned()),
+            generation: Generation::ZERO,
+            epoch: Epoch::ZERO,
+            id: CheckpointId::ZERO,
+            kind: CheckpointKind::Ordinary,
+            plan: String::new(),
+            parallelism: 2,
+            max_parallelism: assignment.groups_n(),
+            assignment,
+            time_ms: 0,
+            duration_ms: 0,
+            tasks: Vec::new(),
+            sources: BTreeMap::new(),
+            operators: BTreeMap::new(),
+            staged: Vec::new(),
+            ledger: BTreeMap::new(),
+            late_log: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn watermark_of_a_group_is_its_last_owners_whatever_stage_that_was_t6() {
+        let manifest = manifest(Assignment::even(4, 2));
+        let kept = |subtask, w| {
+            let task = TaskId {
+                stage: StageIdx(7),
+                subtask: SubtaskIdx(subtask),
+            };
+            (task, Watermark(w))
+        };
+        let state = OperatorState {
+            watermarks: vec![kept(0, 80), kept(1, 95)],
+            parts: Vec::new(),
+        };
+
+        let found = [0, 1, 2, 3].map(|group| watermark_of(&manifest, &state, KeyGroup(group)).0);
+
+        assert_eq!(found, [80, 80, 95, 95]);
+    }
 }
