@@ -1,14 +1,20 @@
 //! One test per file in `jobs/`, named after it.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs")
+}
 
 macro_rules! stories {
     ($($name:ident)*) => {
         $(
             #[test]
             fn $name() {
-                let text = include_str!(concat!("../jobs/", stringify!($name), ".job"));
-                if let Err(error) = streamforge_golden::play::play_all(text) {
+                let path = folder().join(concat!(stringify!($name), ".job"));
+                let text = std::fs::read_to_string(path).unwrap();
+                if let Err(error) = streamforge_golden::play::play_all(&text) {
                     panic!("{error:#}");
                 }
             }
@@ -16,11 +22,10 @@ macro_rules! stories {
 
         #[test]
         fn every_file_is_played() {
-            let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs");
             let name = |entry: std::io::Result<std::fs::DirEntry>| {
                 entry.unwrap().file_name().into_string().unwrap().replace(".job", "")
             };
-            let found: BTreeSet<String> = std::fs::read_dir(folder).unwrap().map(name).collect();
+            let found: BTreeSet<String> = std::fs::read_dir(folder()).unwrap().map(name).collect();
             let played: BTreeSet<String> =
                 [$(stringify!($name)),*].into_iter().map(str::to_owned).collect();
 
