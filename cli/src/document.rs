@@ -13,8 +13,6 @@ use crate::exit::WrongDocument;
 /// A document without mistakes.
 #[derive(Debug)]
 pub struct Document {
-    /// The file's name, as given.
-    pub file: String,
     /// What was checked: the file, or what `--set` made of it.
     pub text: String,
     /// Its meaning.
@@ -32,7 +30,7 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
     };
     let settings: Vec<&String> = args.set.iter().chain(more).collect();
     if settings.is_empty() {
-        return Ok(Ok(Document { file, text, loaded }));
+        return Ok(Ok(Document { text, loaded }));
     }
     let mut root = json!({
         "apiVersion": "streamforge.io/v1alpha1",
@@ -45,7 +43,7 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
     }
     let text = root.to_string();
     Ok(match streamforge_plan::load(&text, &file) {
-        Ok(loaded) => Ok(Document { file, text, loaded }),
+        Ok(loaded) => Ok(Document { text, loaded }),
         // The line is one of a text that nobody wrote.
         Err(problems) => {
             let file = format!("{file} with --set");

@@ -6,7 +6,6 @@
 //! expressions compiled by `core/plan`, everything between is the oracle's own. Start at: [`verify`].
 
 use std::fmt;
-use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use streamforge_core::ids::JobId;
@@ -14,6 +13,7 @@ use streamforge_core::job_graph::JobGraph;
 use streamforge_core::manifest::Manifest;
 
 use crate::table::Table;
+use streamforge_taskmanager::connectors::files::sink::name_prefix;
 
 mod aggregate;
 mod aggregation;
@@ -33,6 +33,7 @@ mod window;
 pub use ledger::Ledger;
 pub use multiset::Difference;
 
+use cell::Cell;
 use late::LateLog;
 use multiset::Side;
 use oracle::{Expected, Oracle};
@@ -48,8 +49,6 @@ pub struct Finished<'a> {
     pub manifests: &'a [Manifest],
     /// Late log objects of the final one: key and bytes.
     pub late_log: &'a [(String, Vec<u8>)],
-    /// Folder of secrets.
-    pub secrets: Option<&'a Path>,
 }
 
 /// What came out.
@@ -102,7 +101,7 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
         findings.extend(wrong.into_iter().map(|text| format!("checkpoint {}: {text}", manifest.id)));
     }
     let table = ledger::table(oracle.nodes(), &newest.ledger);
-    input::read_all(&mut oracle, newest, finished.secrets).await?;
+    input::read_all(&mut oracle, newest).await?;
     let outcome = oracle.finish()?;
     let nodes = graph::nodes(finished.graph)?;
     findings.extend(ledger::check_counts(&nodes, &newest.ledger, &outcome.counters));
@@ -120,14 +119,19 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
 
 /// Compares one sink, or says why not.
 fn compare(expected: Expected<'_>, job: &JobId) -> Result<Result<SinkVerdict, String>> {
-    let Expected { uid, spec, rows } = expected;
+    let Expected { uid, spec, rows, not_compared } = expected;
     let Some(mut rows) = rows else {
         let kind = &spec.connector.kind;
         return Ok(Err(format!("`{uid}` is not compared: what a {kind} sink wrote cannot be read back")));
     };
-    let published = Published::new(spec, input::file_prefix(job, uid))?;
+    let published = Published::new(spec, name_prefix(job, uid))?;
     let files_n = published
-        .read(&mut |row, sign| rows.add(Side::Found, row, sign))
+        .read(&mut |row, sign| {
+            if let Some(cell) = not_compared.and_then(|idx| row.get_mut(idx)) {
+                *cell = Cell::Null;
+            }
+            rows.add(Side::Found, row, sign);
+        })
         .with_context(|| format!("read the output of `{uid}`"))?;
     let difference = rows.difference();
     let samples = difference.samples.iter().map(|sample| show::sample(sample, &spec.input)).collect();

@@ -118,7 +118,7 @@ async fn run_job(args: &RunArgs, document: &Document, screen: &Screen) -> Result
     let context = manager::Context {
         store: store.clone(),
         secrets: args.place.secrets.clone(),
-        terminal: std::io::stdout().is_terminal(),
+        terminal: None,
     };
     let tasks = tokio::spawn(manager::run(context, theirs.commands, theirs.events));
     let config = JobConfig {

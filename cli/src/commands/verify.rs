@@ -47,7 +47,6 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
             job: &history.head.job,
             manifests: &manifests,
             late_log: &late_log,
-            secrets: args.place.secrets.as_deref(),
         };
         verify(&finished).await
     })?;

@@ -106,7 +106,7 @@ impl<'g> Aggregation<'g> {
         let mut windows = Vec::new();
         for (idx, ts) in times.values().iter().enumerate() {
             let (mut filter, mut arg) = (keys_n, keys_n + filters_n);
-            let mut next = |at: &mut usize| {
+            let next = |at: &mut usize| {
                 let value = cell(*at, idx);
                 *at += 1;
                 value

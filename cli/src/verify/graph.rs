@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result};
-use streamforge_core::job_graph::{Exchange, Input, JobGraph, Operator, Port};
+use streamforge_core::job_graph::{Input, JobGraph, Operator, Port};
 
 /// One operator, stages forgotten.
 #[derive(Debug)]
@@ -43,12 +43,4 @@ pub fn nodes(graph: &JobGraph) -> Result<Vec<Node<'_>>> {
         }
     }
     Ok(nodes)
-}
-
-/// Word for an exchange.
-pub fn exchange_name(exchange: &Exchange) -> &'static str {
-    match exchange {
-        Exchange::Forward => "forward",
-        Exchange::KeyGroup { .. } => "by key",
-    }
 }

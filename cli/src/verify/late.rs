@@ -129,15 +129,6 @@ impl OperatorLate {
     pub fn len(&self) -> usize {
         self.sources.values().flat_map(HashMap::values).map(Vec::len).sum()
     }
-
-    /// All entries with their records.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Position, &Entry)> {
-        self.sources.iter().flat_map(|(source, positions)| {
-            positions.iter().flat_map(move |(position, entries)| {
-                entries.iter().map(move |entry| (source.as_str(), *position, entry))
-            })
-        })
-    }
 }
 
 fn position(text: &str) -> Result<Position> {

@@ -20,12 +20,14 @@ use streamforge_core::job_graph::{
 use streamforge_core::manifest::Counters;
 use streamforge_taskmanager::engine::batch::{BadRows, StreamBatch};
 use streamforge_taskmanager::engine::evaluate::{Evaluator, bad_rows, evaluate};
+use streamforge_taskmanager::engine::row_json::row_as_json;
 use streamforge_taskmanager::engine::types;
 
 use super::aggregation::Aggregation;
 use super::array::array;
-use super::cell::cells;
+use super::cell::{Cell, cells};
 use super::graph::{Node, nodes};
+use super::group::Row;
 use super::late::LateLog;
 use super::multiset::{Multiset, Side};
 
@@ -66,6 +68,8 @@ pub struct Expected<'g> {
     pub spec: &'g SinkSpec,
     /// Its rows; `None`: a sink whose output cannot be read back.
     pub rows: Option<Multiset>,
+    /// A column whose words are the engine's own and not compared: the `reason` of a `.bad`.
+    pub not_compared: Option<usize>,
 }
 
 /// Everything the oracle has to say.
@@ -156,7 +160,8 @@ impl<'g> Oracle<'g> {
         let sinks = self.nodes.iter().zip(self.work).filter_map(|(node, work)| {
             match (&node.operator.kind, work) {
                 (OperatorKind::Sink(spec), Work::Sink(rows)) => {
-                    Some(Expected { uid: node.operator.uid.0.as_str(), spec, rows })
+                    let uid = node.operator.uid.0.as_str();
+                    Some(Expected { uid, spec, rows, not_compared: reason_column(node) })
                 }
                 _ => None,
             }
@@ -216,8 +221,9 @@ impl<'g> Oracle<'g> {
         match self.work.get_mut(idx).context("every node has its work")? {
             Work::Source { .. } | Work::Final { .. } => Ok(()),
             Work::Sink(rows) => {
+                let reason = self.nodes.get(idx).and_then(reason_column);
                 if let Some(rows) = rows {
-                    add_rows(rows, &batch.rows)?;
+                    add_rows(rows, &batch.rows, reason)?;
                 }
                 self.counter(idx).passed += rows_n;
                 Ok(())
@@ -380,29 +386,37 @@ impl<'g> Oracle<'g> {
         let columns = self.output(idx);
         let mut bad = BadRows::default();
         for chunk in results.chunks(BATCH_ROWS) {
-            let mut times = Vec::with_capacity(chunk.len());
-            let mut values = vec![Vec::with_capacity(chunk.len()); columns.len()];
-            for row in chunk {
-                let Some(row_values) = &row.values else {
-                    bad.push(None, String::new(), None, Some(row.window.end - 1));
-                    continue;
-                };
-                let window = [row.window.start, row.window.end].map(|t| super::cell::Cell::Int(t.into()));
-                let cells = row.keys.iter().chain(&window).chain(row_values);
-                for (column, cell) in values.iter_mut().zip(cells) {
-                    column.push(cell.clone());
-                }
-                times.push(row.window.end - 1);
-            }
-            let arrays = columns.iter().zip(&values);
-            let arrays = arrays.map(|(c, v)| array(v, &types::arrow_type(&c.data_type)));
-            let rows = assemble(columns, arrays.collect::<Result<_>>()?, times.len())?;
+            let (good, refused): (Vec<&Row>, Vec<&Row>) =
+                chunk.iter().partition(|row| row.values.is_some());
+            let rows = result_rows(columns, &good)?;
+            let times: Vec<i64> = good.iter().map(|row| row.window.end - 1).collect();
             let event_time = Some(TimestampMicrosecondArray::from(times));
             self.send(idx, Port::Main, StreamBatch { event_time, ..StreamBatch::plain(rows) });
+            let named = refused.first().map_or(0, |row| row.keys.len() + 2);
+            let names = result_rows(columns.get(..named).unwrap_or_default(), &refused)?;
+            for (at, row) in refused.iter().enumerate() {
+                let raw = row_as_json(&names, at);
+                bad.push(Some(raw.as_bytes()), String::new(), None, Some(row.window.end - 1));
+            }
         }
         self.counter(idx).bad_results += bad.len() as u64;
         self.send_bad(idx, bad)
     }
+}
+
+/// Results as rows; of those without values only the columns that name the group.
+fn result_rows(columns: &[Column], results: &[&Row]) -> Result<RecordBatch> {
+    let mut values = vec![Vec::with_capacity(results.len()); columns.len()];
+    for row in results {
+        let window = [row.window.start, row.window.end].map(|time| Cell::Int(time.into()));
+        let cells = row.keys.iter().chain(&window).chain(row.values.iter().flatten());
+        for (column, cell) in values.iter_mut().zip(cells) {
+            column.push(cell.clone());
+        }
+    }
+    let arrays = columns.iter().zip(&values);
+    let arrays = arrays.map(|(column, v)| array(v, &types::arrow_type(&column.data_type)));
+    assemble(columns, arrays.collect::<Result<_>>()?, results.len())
 }
 
 /// The columns of one of a node's outputs.
@@ -491,14 +505,27 @@ fn assemble(columns: &[Column], arrays: Vec<ArrayRef>, rows_n: usize) -> Result<
     Ok(RecordBatch::try_new_with_options(schema, typed, &options)?)
 }
 
-fn add_rows(into: &mut Multiset, rows: &RecordBatch) -> Result<()> {
+/// The `reason` of a sink that reads `.bad` outputs.
+fn reason_column(sink: &Node<'_>) -> Option<usize> {
+    let all_bad = sink.inputs.iter().all(|(_, port)| *port == Port::Bad);
+    let reason = || bad_columns().iter().position(|column| column.name == "reason");
+    all_bad.then(reason).flatten()
+}
+
+fn add_rows(into: &mut Multiset, rows: &RecordBatch, not_compared: Option<usize>) -> Result<()> {
     let columns = rows.columns().iter().map(cells).collect::<Result<Vec<_>>>()?;
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
     let mut row = Vec::with_capacity(columns.len());
     for _ in 0..rows.num_rows() {
         row.clear();
         row.extend(columns.iter_mut().filter_map(Iterator::next));
+        if let Some(cell) = not_compared.and_then(|idx| row.get_mut(idx)) {
+            *cell = Cell::Null;
+        }
         into.add(Side::Expected, &row, 1);
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

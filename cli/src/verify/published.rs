@@ -61,7 +61,7 @@ impl<'a> Published<'a> {
     }
 
     /// Hands every row with its sign to `row`; returns the number of files.
-    pub fn read(&self, row: &mut dyn FnMut(&[Cell], i64)) -> Result<usize> {
+    pub fn read(&self, row: &mut dyn FnMut(&mut [Cell], i64)) -> Result<usize> {
         let mut files = Vec::new();
         if self.root.exists() {
             self.find(&self.root, &mut Vec::new(), &mut files)?;
@@ -121,7 +121,7 @@ impl<'a> Published<'a> {
         &self,
         path: &Path,
         folders: &[String],
-        row: &mut dyn FnMut(&[Cell], i64),
+        row: &mut dyn FnMut(&mut [Cell], i64),
     ) -> Result<()> {
         let partition = self.partition_cells(folders)?;
         let stored: Vec<(usize, &Column)> = self
@@ -142,7 +142,7 @@ impl<'a> Published<'a> {
                     *slot = cell;
                 }
             }
-            row(&whole, self.sign(op)?);
+            row(&mut whole, self.sign(op)?);
             Ok(())
         };
         let extra = usize::from(self.changelog == ChangelogMode::Retract);
