@@ -34,7 +34,7 @@ spec:
         window: {tumbling: {size: 1s}}
         select: ["count(*) AS clicks", "sum(amount) AS spend", "count(DISTINCT page) AS pages"]
   sinks:
-    - {name: per_user, from: per_user, file: {path: out/per_user/}, format: {json: {}}}
+    - {name: results, from: per_user, file: {path: out/per_user/}, format: {json: {}}}
     - {name: late, from: per_user.late, file: {path: out/late/}, format: {json: {}}}
     - {name: bad, from: clicks.bad, file: {path: out/bad/}, format: {json: {}}}
   checkpoint: {interval: 100ms}

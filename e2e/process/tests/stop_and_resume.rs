@@ -22,7 +22,7 @@ spec:
         window: {tumbling: {size: 1s}}
         select: ["count(*) AS clicks"]
   sinks:
-    - {name: per_user, from: per_user, file: {path: out/}, format: {json: {}}}
+    - {name: results, from: per_user, file: {path: out/}, format: {json: {}}}
   checkpoint: {interval: 100ms}
 "#;
 

@@ -25,7 +25,7 @@ spec:
         window: {tumbling: {size: 1s}}
         select: ["count(*) AS clicks", "sum(amount) AS spend"]
   sinks:
-    - {name: per_user, from: per_user, file: {path: out/}, format: {json: {}}}
+    - {name: results, from: per_user, file: {path: out/}, format: {json: {}}}
   checkpoint: {interval: 100ms}
   restart: {maxFailures: 1, backoff: {initial: 10ms, max: 20ms}}
 "#;
