@@ -93,8 +93,11 @@ impl Error {
                 source.kind(),
                 std::io::ErrorKind::NotFound
                     | std::io::ErrorKind::PermissionDenied
+                    // Damaged compressed data; the libraries say it in these ways.
                     | std::io::ErrorKind::InvalidData
                     | std::io::ErrorKind::InvalidInput
+                    | std::io::ErrorKind::UnexpectedEof
+                    | std::io::ErrorKind::Other
             ),
             Error::Vanished { .. } | Error::Shrank { .. } | Error::Changed { .. } => false,
         }

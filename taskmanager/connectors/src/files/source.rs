@@ -8,7 +8,7 @@
 //! files are to be moved in whole.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -76,6 +76,19 @@ fn facts_of(paths: Vec<PathBuf>, node: &str) -> Result<Vec<FileFacts>, Error> {
             .map_err(|error| failed(format!("list files of {node}"), error.retry(), error))
     };
     paths.into_iter().map(facts).collect()
+}
+
+/// The split of one file.
+fn file_id(path: &Path) -> SplitId {
+    SplitId(path.display().to_string())
+}
+
+/// The files of a split, each as the split it would be by itself.
+fn files_of(state: &SplitState) -> Vec<SplitId> {
+    let files = split::describe(state)
+        .map(|description| description.files)
+        .unwrap_or_default();
+    files.iter().map(|file| file_id(&file.path)).collect()
 }
 
 fn listed(spec: &FileSourceSpec) -> Result<Vec<PathBuf>, Error> {
@@ -155,11 +168,7 @@ impl std::fmt::Debug for FileReader {
 impl FileReader {
     /// A reader without splits.
     pub fn new(spec: FileSourceSpec, place: ReaderPlace) -> Self {
-        let seen = place
-            .known
-            .iter()
-            .map(|split| split.split.clone())
-            .collect();
+        let seen = place.known.iter().flat_map(files_of).collect();
         FileReader {
             spec,
             place,
@@ -301,16 +310,27 @@ impl FileReader {
         let parallelism = u64::from(self.place.parallelism.max(1));
         let mut new = Vec::new();
         for path in listed(&self.spec)? {
-            let id = path.display().to_string();
+            let id = file_id(&path);
             let owner = match self.spec.config.order {
                 Order::ByName => 0,
-                Order::Any => xxh3_64(id.as_bytes()) % parallelism,
+                Order::Any => xxh3_64(id.0.as_bytes()) % parallelism,
             };
-            if owner == u64::from(self.place.subtask) && self.seen.insert(SplitId(id)) {
+            if owner == u64::from(self.place.subtask) && self.seen.insert(id) {
                 new.push(path);
             }
         }
-        for split in split::splits_of(facts_of(new, &self.spec.node)?, Order::Any) {
+        let mut facts = Vec::new();
+        for path in new {
+            match facts_of(vec![path.clone()], &self.spec.node) {
+                Ok(found) => facts.extend(found),
+                // Somebody took it away again, as one may with a folder that is watched.
+                Err(_) if !path.exists() => {
+                    self.seen.remove(&file_id(&path));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        for split in split::splits_of(facts, Order::Any) {
             self.all_bytes += split.weight;
             self.announced.push_back(split);
         }
@@ -337,7 +357,7 @@ impl FileReader {
 impl SourceReader for FileReader {
     async fn assign(&mut self, splits: Vec<SplitState>) -> Result<(), Error> {
         for split in splits {
-            self.seen.insert(split.split.clone());
+            self.seen.extend(files_of(&split));
             if split.progress != SplitProgress::End {
                 self.all_bytes += split.weight;
                 self.waiting.push_back(split);

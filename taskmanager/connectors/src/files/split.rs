@@ -62,6 +62,15 @@ pub fn splits_of(files: Vec<FileFacts>, order: Order) -> Vec<SplitState> {
     }
 }
 
+/// The files of a split.
+pub fn describe(split: &SplitState) -> Result<Description, Error> {
+    let error = |source| Error {
+        split: split.split.clone(),
+        source,
+    };
+    serde_json::from_str(&split.description).map_err(error)
+}
+
 /// The files of a split and how far they are read; `None` when to their end.
 pub fn open(split: &SplitState) -> Result<Option<(Description, Position)>, Error> {
     let error = |source| Error {
@@ -71,9 +80,8 @@ pub fn open(split: &SplitState) -> Result<Option<(Description, Position)>, Error
     let SplitProgress::At(position) = &split.progress else {
         return Ok(None);
     };
-    let description = serde_json::from_str(&split.description).map_err(error)?;
     Ok(Some((
-        description,
+        describe(split)?,
         serde_json::from_str(position).map_err(error)?,
     )))
 }

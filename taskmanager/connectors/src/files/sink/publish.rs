@@ -39,7 +39,14 @@ pub fn make_folder(folder: &Path) -> Result<(), Error> {
     // A folder that exists may still refuse files; that is to be known before the first row.
     let probe = tempfile_name(folder);
     File::create(&probe).map_err(error)?;
-    fs::remove_file(&probe).map_err(error)
+    fs::remove_file(&probe).map_err(error)?;
+    // The folder itself may be new, and so may the one around it.
+    for above in folder.ancestors().skip(1).take(2) {
+        if !above.as_os_str().is_empty() {
+            sync_folder(above)?;
+        }
+    }
+    Ok(())
 }
 
 /// A name that no other probe of this machine has at the same time.

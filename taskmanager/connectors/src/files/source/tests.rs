@@ -331,8 +331,14 @@ async fn a_pattern_that_matches_nothing_is_an_error_unless_watched() {
 
 #[tokio::test]
 async fn a_watched_folder_gives_each_new_file_to_one_reader_once() {
+    for order in [Order::Any, Order::ByName] {
+        watch(order).await;
+    }
+}
+
+async fn watch(order: Order) {
     let folder = tempfile::tempdir().unwrap();
-    let mut spec = spec(folder.path().to_str().unwrap(), json(), Order::Any);
+    let mut spec = spec(folder.path().to_str().unwrap(), json(), order);
     spec.config.watch = Some("0s".parse().unwrap());
     fs::write(folder.path().join("0.ndjson"), lines(0, 1)).unwrap();
     let known = splits(&spec).await;
