@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use streamforge_core::ids::{OperatorUid, TaskId};
+use streamforge_core::ids::{CheckpointId, OperatorUid, TaskId};
 use streamforge_core::manifest::{CheckpointKind, Counters, Manifest, SplitState};
 use streamforge_core::messages::{Command, Deployment, Progress, Stamp};
 
@@ -32,6 +32,10 @@ pub(crate) struct Attempt {
     pub sources: BTreeMap<OperatorUid, Vec<SplitState>>,
     /// Tasks that have read, fired and staged all.
     pub ended: BTreeSet<TaskId>,
+    /// Everything older was written by dead attempts.
+    pub first_id: CheckpointId,
+    /// How often leftovers of dead attempts were looked for.
+    pub sweeps_n: u32,
     /// It follows a failure, and its first checkpoint is still to come.
     pub recovering: bool,
 }
@@ -70,6 +74,8 @@ impl Coordinator {
                 .unwrap_or_default(),
             restored: deployment.restore.clone(),
             ended: BTreeSet::new(),
+            first_id: deployment.first_id,
+            sweeps_n: 0,
             recovering: self.status.last_failure.is_some(),
         });
         self.note_restored();

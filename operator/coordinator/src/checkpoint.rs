@@ -442,18 +442,34 @@ impl Coordinator {
         });
     }
 
-    /// Deletes what may go (C6), once per attempt after looking for leftovers of dead ones.
+    /// Deletes what may go (C6), twice per attempt after looking for leftovers of dead ones.
     fn clean(&mut self) {
         if !self.cleaner.is_free() {
             return;
         }
-        let epoch = self.status.epoch;
-        let ordinary = self
-            .committed
-            .as_ref()
-            .is_some_and(|it| it.kind == CheckpointKind::Ordinary);
-        if ordinary && self.swept_in != Some(epoch) {
-            self.swept_in = Some(epoch);
+        let Some(attempt) = &self.attempt else {
+            return self.delete_next();
+        };
+        // Once when the first checkpoint of an attempt is there: what dead attempts left may be
+        // below the oldest retained one by now. And once when all retained ones are of this
+        // attempt: then everything that dead attempts left is.
+        let oldest = self
+            .head
+            .head()
+            .and_then(|head| head.retained.first())
+            .map(|kept| kept.id);
+        let sweep = match (attempt.sweeps_n, oldest) {
+            (0, _) => self
+                .committed
+                .as_ref()
+                .is_some_and(|it| it.kind != CheckpointKind::Initial),
+            (1, Some(oldest)) => oldest >= attempt.first_id,
+            _ => false,
+        };
+        if sweep {
+            if let Some(attempt) = &mut self.attempt {
+                attempt.sweeps_n += 1;
+            }
             self.list_leftovers(SWEPT_FOLDERS.to_vec());
         } else {
             self.delete_next();
@@ -498,8 +514,7 @@ impl Coordinator {
                 self.retention.on_deleted(&keys);
                 self.delete_next();
             }
-            (Cleaning::List(_), _) => self.swept_in = None,
-            (Cleaning::Delete(_), _) => {}
+            (Cleaning::List(_) | Cleaning::Delete(_), _) => {}
         }
     }
 }

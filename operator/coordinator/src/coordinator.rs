@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use streamforge_core::ids::{CheckpointId, Epoch, TaskId};
+use streamforge_core::ids::{CheckpointId, TaskId};
 use streamforge_core::manifest::{Head, Manifest, Plan};
 use streamforge_core::messages::{Command, Event, Stamp};
 
@@ -73,8 +73,6 @@ pub struct Coordinator {
     pub(crate) committing: Option<Committing>,
     pub(crate) publisher: Publisher,
     pub(crate) retention: Retention,
-    /// The attempt in which leftovers of dead ones were looked for.
-    pub(crate) swept_in: Option<Epoch>,
     pub(crate) budget: RestartBudget,
     /// When the next attempt begins, after a failure.
     pub(crate) recover_at_ms: Option<u64>,
@@ -117,7 +115,6 @@ impl Coordinator {
             committing: None,
             publisher: Publisher::default(),
             retention: Retention::default(),
-            swept_in: None,
             budget: RestartBudget::new(config.restart.clone()),
             recover_at_ms: None,
             checkpoint_at_ms: 0,
