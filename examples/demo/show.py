@@ -1,5 +1,6 @@
 """Shows what the demo's job published: show.py sizes|top FOLDER. Standard library only."""
 
+import base64
 import json
 import pathlib
 import sys
@@ -8,7 +9,8 @@ import sys
 def rows(folder):
     for path in sorted(folder.glob("*.ndjson")):
         with path.open() as file:
-            yield from map(json.loads, file)
+            # Decimals keep their last zero.
+            yield from (json.loads(line, parse_float=str) for line in file)
 
 
 def table(title, rows, columns):
@@ -32,6 +34,8 @@ def top(out):
     if late:
         table("some late rows", late, ["user_id", "ts", "window_start", "window_end", "watermark"])
     bad = [row for _, row in zip(range(3), rows(out / "bad"))]
+    for row in bad:
+        row["raw"] = base64.b64decode(row["raw"]).decode(errors="replace")
     if bad:
         table("some bad rows", bad, ["position", "reason", "raw"])
 

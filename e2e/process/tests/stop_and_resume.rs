@@ -180,3 +180,16 @@ fn fresh_start_keeps_the_old_store_aside_and_begins_anew() {
         "asked for by name: it publishes again"
     );
 }
+
+#[test]
+fn max_parallelism_that_changes_while_state_exists_is_refused() {
+    let workspace = Workspace::new(JOB);
+    let running = start_until_published(&workspace);
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+
+    let ended = workspace.run(&["--set", "spec.maxParallelism=64"]);
+
+    ended.check_code(1);
+    assert!(ended.stderr.contains("maxParallelism"), "{}", ended.stderr);
+}
