@@ -7,7 +7,7 @@
 //! Invariant G3: the columns that [`Accumulator::take_state`] yields are a stored format, named by
 //! [`Aggregate::layout`] and held by `testdata/aggregate_state_v1.txt`; a change needs a new number.
 //!
-//! Why not DataFusion's `GroupsAccumulator`: see docs/adr/0001-own-accumulators.md.
+//! Why not DataFusion's `GroupsAccumulator`: see docs/adr/0003-own-accumulators.md.
 
 use std::fmt::Debug;
 
@@ -120,7 +120,10 @@ pub struct Evaluated {
 
 impl From<ArrayRef> for Evaluated {
     fn from(values: ArrayRef) -> Self {
-        Self { values, bad: Vec::new() }
+        Self {
+            values,
+            bad: Vec::new(),
+        }
     }
 }
 
@@ -166,7 +169,10 @@ impl Aggregate {
 
     /// Names the layout of its state: function, argument type, version (G3).
     pub fn layout(&self) -> String {
-        let arg = self.arg.as_ref().map_or_else(|| "*".to_owned(), ToString::to_string);
+        let arg = self
+            .arg
+            .as_ref()
+            .map_or_else(|| "*".to_owned(), ToString::to_string);
         format!("{:?}({arg})/{LAYOUT_VERSION}", self.function)
     }
 
@@ -178,12 +184,20 @@ impl Aggregate {
     /// Types of the columns of its state.
     pub fn state_types(&self) -> Result<Vec<ArrowType>, Error> {
         let state = self.accumulator()?.take_state()?;
-        Ok(state.iter().map(|column| column.data_type().clone()).collect())
+        Ok(state
+            .iter()
+            .map(|column| column.data_type().clone())
+            .collect())
     }
 
     /// Type of its result.
     pub fn result_type(&self) -> Result<ArrowType, Error> {
-        Ok(self.accumulator()?.evaluate(&[])?.values.data_type().clone())
+        Ok(self
+            .accumulator()?
+            .evaluate(&[])?
+            .values
+            .data_type()
+            .clone())
     }
 
     /// An accumulator without groups.
@@ -195,9 +209,7 @@ impl Aggregate {
         let data_type = arrow_type(arg);
         Ok(match self.function {
             AggregateFunction::Count => Box::new(count::Count::default()),
-            AggregateFunction::CountDistinct => {
-                Box::new(distinct::CountDistinct::new(data_type)?)
-            }
+            AggregateFunction::CountDistinct => Box::new(distinct::CountDistinct::new(data_type)?),
             AggregateFunction::Sum => self.sum(arg)?,
             AggregateFunction::Avg => self.avg(arg)?,
             AggregateFunction::Min => self.min_max(arg, min_max::Side::Min)?,
@@ -220,7 +232,10 @@ impl Aggregate {
     }
 
     fn unsupported(&self) -> Error {
-        let arg = self.arg.as_ref().map_or_else(String::new, ToString::to_string);
+        let arg = self
+            .arg
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string);
         Error::Unsupported(format!("{:?}({arg})", self.function))
     }
 
@@ -237,12 +252,12 @@ impl Aggregate {
 
     fn avg(&self, arg: &DataType) -> Result<Box<dyn Accumulator>, Error> {
         Ok(match arg {
-            DataType::Int => {
-                Box::new(avg::Avg::new(sum::IntSum::<Int32Type>::new(sum::IntResult::Decimal)))
-            }
-            DataType::BigInt => {
-                Box::new(avg::Avg::new(sum::IntSum::<Int64Type>::new(sum::IntResult::Decimal)))
-            }
+            DataType::Int => Box::new(avg::Avg::new(sum::IntSum::<Int32Type>::new(
+                sum::IntResult::Decimal,
+            ))),
+            DataType::BigInt => Box::new(avg::Avg::new(sum::IntSum::<Int64Type>::new(
+                sum::IntResult::Decimal,
+            ))),
             DataType::Decimal(_, scale) => {
                 Box::new(avg::Avg::new(sum::DecimalSum::new(scale_of(*scale))))
             }
@@ -266,7 +281,9 @@ impl Aggregate {
             }
             DataType::Date => Box::new(PrimitiveMinMax::<Date32Type>::new(data_type, side)),
             DataType::Timestamp | DataType::TimestampTz => {
-                Box::new(PrimitiveMinMax::<TimestampMicrosecondType>::new(data_type, side))
+                Box::new(PrimitiveMinMax::<TimestampMicrosecondType>::new(
+                    data_type, side,
+                ))
             }
             DataType::Text | DataType::Bytea => Box::new(BytesMinMax::new(data_type, side)),
             DataType::List(_) | DataType::Struct(_) => return Err(self.unsupported()),
@@ -304,7 +321,9 @@ fn scale_of(scale: u8) -> i8 {
 fn columns<const N: usize>(state: &[ArrayRef]) -> Result<[&ArrayRef; N], Error> {
     let found = state.len();
     let columns: Vec<&ArrayRef> = state.iter().collect();
-    columns.try_into().map_err(|_| Error::State(format!("{found} columns instead of {N}")))
+    columns
+        .try_into()
+        .map_err(|_| Error::State(format!("{found} columns instead of {N}")))
 }
 
 /// The argument of an aggregate that has one.

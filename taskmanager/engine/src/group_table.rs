@@ -60,7 +60,13 @@ impl TableShape {
             widths.push(types.len());
             states.extend(types);
         }
-        Ok(Self { keys, aggregates, extents, widths, states })
+        Ok(Self {
+            keys,
+            aggregates,
+            extents,
+            widths,
+            states,
+        })
     }
 
     /// Number of key columns.
@@ -91,7 +97,11 @@ impl TableShape {
             Extents::Ignored => "",
             Extents::Kept => " extent/1",
         };
-        format!("keys [{}]{extents} aggregates [{}]", keys.join(", "), aggregates.join(", "))
+        format!(
+            "keys [{}]{extents} aggregates [{}]",
+            keys.join(", "),
+            aggregates.join(", ")
+        )
     }
 }
 
@@ -107,7 +117,10 @@ pub struct TableRows {
 impl TableRows {
     /// No rows of this shape.
     pub fn empty(shape: &TableShape) -> Self {
-        Self { columns: shape.column_types().map(new_empty_array).collect(), rows: 0 }
+        Self {
+            columns: shape.column_types().map(new_empty_array).collect(),
+            rows: 0,
+        }
     }
 
     /// All rows of all pieces; they must not be none.
@@ -117,12 +130,18 @@ impl TableRows {
         }
         let columns_n = pieces.first().map_or(0, |piece| piece.columns.len());
         let column = |idx: usize| {
-            let arrays: Vec<&dyn Array> =
-                pieces.iter().filter_map(|p| p.columns.get(idx)).map(AsRef::as_ref).collect();
+            let arrays: Vec<&dyn Array> = pieces
+                .iter()
+                .filter_map(|p| p.columns.get(idx))
+                .map(AsRef::as_ref)
+                .collect();
             concat(&arrays)
         };
         let columns = (0..columns_n).map(column).collect::<Result<_, _>>()?;
-        Ok(Self { columns, rows: pieces.iter().map(|piece| piece.rows).sum() })
+        Ok(Self {
+            columns,
+            rows: pieces.iter().map(|piece| piece.rows).sum(),
+        })
     }
 }
 
@@ -141,7 +160,9 @@ pub struct TableInput<'a> {
 
 enum Keys {
     /// No key columns: one group, once there is a row.
-    Constant { seen: bool },
+    Constant {
+        seen: bool,
+    },
     Columns(Box<dyn GroupValues>),
 }
 
@@ -155,13 +176,17 @@ pub struct GroupTable {
 
 impl fmt::Debug for GroupTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupTable").field("groups", &self.len()).finish_non_exhaustive()
+        f.debug_struct("GroupTable")
+            .field("groups", &self.len())
+            .finish_non_exhaustive()
     }
 }
 
 fn key_schema(keys: &[DataType]) -> SchemaRef {
     let field = |(idx, key): (usize, &DataType)| Field::new(format!("k{idx}"), key.clone(), true);
-    Arc::new(Schema::new(keys.iter().enumerate().map(field).collect::<Vec<_>>()))
+    Arc::new(Schema::new(
+        keys.iter().enumerate().map(field).collect::<Vec<_>>(),
+    ))
 }
 
 impl GroupTable {
@@ -170,7 +195,10 @@ impl GroupTable {
         let keys = if shape.keys.is_empty() {
             Keys::Constant { seen: false }
         } else {
-            Keys::Columns(new_group_values(key_schema(&shape.keys), &GroupOrdering::None)?)
+            Keys::Columns(new_group_values(
+                key_schema(&shape.keys),
+                &GroupOrdering::None,
+            )?)
         };
         let mut accumulators: Vec<Box<dyn Accumulator>> = Vec::new();
         if shape.extents == Extents::Kept {
@@ -179,7 +207,12 @@ impl GroupTable {
         for aggregate in &shape.aggregates {
             accumulators.push(aggregate.accumulator()?);
         }
-        Ok(Self { shape: Arc::clone(shape), keys, accumulators, groups: Vec::new() })
+        Ok(Self {
+            shape: Arc::clone(shape),
+            keys,
+            accumulators,
+            groups: Vec::new(),
+        })
     }
 
     /// Number of groups.
@@ -235,8 +268,11 @@ impl GroupTable {
         let mut offset = 0;
         while offset < rows.rows {
             let n = MERGE_ROWS.min(rows.rows - offset);
-            let slice: Vec<ArrayRef> =
-                rows.columns.iter().map(|column| column.slice(offset, n)).collect();
+            let slice: Vec<ArrayRef> = rows
+                .columns
+                .iter()
+                .map(|column| column.slice(offset, n))
+                .collect();
             self.merge_slice(&slice, n)?;
             offset += n;
         }
@@ -246,7 +282,10 @@ impl GroupTable {
     fn merge_slice(&mut self, columns: &[ArrayRef], rows: usize) -> Result<(), Error> {
         let keys_n = self.shape.keys_n();
         if columns.len() != keys_n + self.shape.states_n() {
-            return Err(Error::State(format!("{} columns of a table", columns.len())));
+            return Err(Error::State(format!(
+                "{} columns of a table",
+                columns.len()
+            )));
         }
         let (keys, states) = columns.split_at(keys_n);
         self.intern(keys, rows)?;
@@ -306,7 +345,10 @@ impl GroupTable {
 
     /// Results of these groups: a column per aggregate, and the groups (as positions in `groups`)
     /// without a result, with the reason.
-    pub fn evaluate(&self, groups: &[usize]) -> Result<(Vec<ArrayRef>, Vec<(usize, String)>), Error> {
+    pub fn evaluate(
+        &self,
+        groups: &[usize],
+    ) -> Result<(Vec<ArrayRef>, Vec<(usize, String)>), Error> {
         let mut values = Vec::new();
         let mut bad = Vec::new();
         let skip = usize::from(self.shape.extents == Extents::Kept);

@@ -29,10 +29,10 @@ use arrow::array::{
 use arrow::compute::take;
 use arrow::datatypes::{
     ArrowDictionaryKeyType, ArrowPrimitiveType, DataType, Date32Type, Date64Type, Decimal32Type,
-    Decimal64Type, Decimal128Type, Decimal256Type, Float16Type, Float32Type, Float64Type,
-    Int8Type, Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type, i256,
+    Decimal64Type, Decimal128Type, Decimal256Type, Float16Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    i256,
 };
 use arrow::downcast_dictionary_array;
 use arrow::error::ArrowError;
@@ -236,12 +236,20 @@ fn append_wide(
             decimal(i256::from(value::<Decimal64Type>(column, idx)), *s, out);
         }
         DataType::Decimal128(_, s) => {
-            decimal(i256::from_i128(value::<Decimal128Type>(column, idx)), *s, out);
+            decimal(
+                i256::from_i128(value::<Decimal128Type>(column, idx)),
+                *s,
+                out,
+            );
         }
         DataType::Decimal256(_, s) => decimal(value::<Decimal256Type>(column, idx), *s, out),
         DataType::Date32 => tagged(DATE, i64::from(value::<Date32Type>(column, idx)), out),
         DataType::Date64 => {
-            tagged(DATE, value::<Date64Type>(column, idx).div_euclid(86_400_000), out);
+            tagged(
+                DATE,
+                value::<Date64Type>(column, idx).div_euclid(86_400_000),
+                out,
+            );
         }
         DataType::Timestamp(unit, _) => {
             let micros = match unit {

@@ -73,7 +73,13 @@ pub struct SliceStore {
 impl SliceStore {
     /// A store without slices; `groups_n` is the number of key groups.
     pub fn new(shape: Arc<TableShape>, groups_n: u32) -> Self {
-        Self { shape, groups_n, slices: BTreeMap::new(), parts: Vec::new(), sequence: 0 }
+        Self {
+            shape,
+            groups_n,
+            slices: BTreeMap::new(),
+            parts: Vec::new(),
+            sequence: 0,
+        }
     }
 
     /// All slices that have rows, ascending.
@@ -83,11 +89,17 @@ impl SliceStore {
 
     /// Slices from `low` to below `high`, ascending.
     pub fn keys_between(&self, low: i64, high: i64) -> Vec<SliceKey> {
-        let bound = |slice| SliceKey { slice, first: i64::MIN };
+        let bound = |slice| SliceKey {
+            slice,
+            first: i64::MIN,
+        };
         if low >= high {
             return Vec::new();
         }
-        self.slices.range(bound(low)..bound(high)).map(|(key, _)| *key).collect()
+        self.slices
+            .range(bound(low)..bound(high))
+            .map(|(key, _)| *key)
+            .collect()
     }
 
     /// The table that takes a slice's rows.
@@ -96,7 +108,10 @@ impl SliceStore {
         if slice.active.is_none() {
             slice.active = Some(GroupTable::new(&self.shape)?);
         }
-        slice.active.as_mut().ok_or_else(|| Error::State("no active table".to_owned()))
+        slice
+            .active
+            .as_mut()
+            .ok_or_else(|| Error::State("no active table".to_owned()))
     }
 
     /// Adds groups that another store moved out, not to be merged with what is there yet.
@@ -156,7 +171,11 @@ impl SliceStore {
     /// Freezes everything as of now, O(number of slices); later calls do not change it. `None`: too
     /// many parts wait for conversion, so this checkpoint must be declined.
     pub fn seal(&mut self, id: CheckpointId) -> Option<Vec<Arc<StatePart>>> {
-        let waiting = self.parts.iter().filter(|live| !live.part.is_converted()).count();
+        let waiting = self
+            .parts
+            .iter()
+            .filter(|live| !live.part.is_converted())
+            .count();
         if waiting >= UNCONVERTED_PARTS_MAX {
             return None;
         }
@@ -168,14 +187,23 @@ impl SliceStore {
             rows_n += active.as_ref().map_or(0, GroupTable::len);
             rows_n += settled.iter().map(|rows| rows.rows).sum::<usize>();
             if active.is_some() || !settled.is_empty() {
-                swapped.push(Sealed { key: *key, active, settled });
+                swapped.push(Sealed {
+                    key: *key,
+                    active,
+                    settled,
+                });
             }
         }
         if !swapped.is_empty() {
             let part = self.seal_part(id, swapped, rows_n);
             self.parts.push(part);
         }
-        Some(self.parts.iter().map(|live| Arc::clone(&live.part)).collect())
+        Some(
+            self.parts
+                .iter()
+                .map(|live| Arc::clone(&live.part))
+                .collect(),
+        )
     }
 
     fn seal_part(&mut self, id: CheckpointId, swapped: Vec<Sealed>, mut rows_n: usize) -> LivePart {
@@ -198,7 +226,10 @@ impl SliceStore {
         };
         self.sequence += 1;
         let part = StatePart::sealed(SLICES, id, self.sequence, Box::new(convert));
-        LivePart { part: Arc::new(part), keys }
+        LivePart {
+            part: Arc::new(part),
+            keys,
+        }
     }
 
     /// Takes a part read back from the store; rows of slices that `is_live` denies are ignored.
@@ -209,13 +240,17 @@ impl SliceStore {
     ) -> Result<(), Error> {
         let rows = part.rows().map_err(Error::State)?;
         self.check_layout(&rows.rows)?;
-        let keys: BTreeSet<SliceKey> =
-            slice_keys(&rows.rows)?.filter(|key| is_live(*key)).collect();
+        let keys: BTreeSet<SliceKey> = slice_keys(&rows.rows)?
+            .filter(|key| is_live(*key))
+            .collect();
         for key in &keys {
             self.slices.entry(*key).or_default();
         }
         if !keys.is_empty() {
-            self.parts.push(LivePart { part: Arc::new(part), keys });
+            self.parts.push(LivePart {
+                part: Arc::new(part),
+                keys,
+            });
         }
         Ok(())
     }
@@ -251,7 +286,9 @@ impl SliceStore {
         if found == expected {
             Ok(())
         } else {
-            Err(Error::State(format!("stored layout is `{found}`, this program's `{expected}`")))
+            Err(Error::State(format!(
+                "stored layout is `{found}`, this program's `{expected}`"
+            )))
         }
     }
 
@@ -260,10 +297,15 @@ impl SliceStore {
         let slice = |slice: &Slice| {
             let columns = slice.settled.iter().flat_map(|rows| &rows.columns);
             slice.active.as_ref().map_or(0, GroupTable::size)
-                + columns.map(|column| column.get_array_memory_size()).sum::<usize>()
+                + columns
+                    .map(|column| column.get_array_memory_size())
+                    .sum::<usize>()
         };
         let part = |live: &LivePart| match live.part.is_converted() {
-            true => live.part.rows().map_or(0, |rows| rows.rows.get_array_memory_size()),
+            true => live
+                .part
+                .rows()
+                .map_or(0, |rows| rows.rows.get_array_memory_size()),
             false => 0,
         };
         self.slices.values().map(slice).sum::<usize>() + self.parts.iter().map(part).sum::<usize>()
@@ -298,10 +340,16 @@ fn convert(
     swapped: Vec<Sealed>,
     absorbed: &[LivePart],
 ) -> Result<PartRows, Error> {
-    let mut swapped: BTreeMap<SliceKey, Sealed> =
-        swapped.into_iter().map(|sealed| (sealed.key, sealed)).collect();
+    let mut swapped: BTreeMap<SliceKey, Sealed> = swapped
+        .into_iter()
+        .map(|sealed| (sealed.key, sealed))
+        .collect();
     for key in absorbed.iter().flat_map(|live| &live.keys) {
-        let none = Sealed { key: *key, active: None, settled: Vec::new() };
+        let none = Sealed {
+            key: *key,
+            active: None,
+            settled: Vec::new(),
+        };
         swapped.entry(*key).or_insert(none);
     }
     let mut slices = Vec::with_capacity(swapped.len());
@@ -318,7 +366,9 @@ fn convert(
         TableRows::concat(&pieces)?
     };
     let number = |of: fn(SliceKey) -> i64| -> ArrayRef {
-        let values = slices.iter().flat_map(|(key, rows)| std::iter::repeat_n(of(*key), rows.rows));
+        let values = slices
+            .iter()
+            .flat_map(|(key, rows)| std::iter::repeat_n(of(*key), rows.rows));
         Arc::new(Int64Array::from_iter_values(values))
     };
     let mut columns = vec![number(|key| key.slice), number(|key| key.first)];
@@ -326,7 +376,10 @@ fn convert(
     let rows = RecordBatch::try_new(part_schema(shape), columns)?;
     let keys = all.columns.get(..shape.keys_n()).unwrap_or_default();
     let (order, groups) = sort_by_key_group(keys, all.rows, groups_n)?;
-    Ok(PartRows { rows: take_record_batch(&rows, &order)?, groups })
+    Ok(PartRows {
+        rows: take_record_batch(&rows, &order)?,
+        groups,
+    })
 }
 
 fn join(shape: &Arc<TableShape>, sealed: Sealed) -> Result<TableRows, Error> {
@@ -354,24 +407,19 @@ fn number_column(rows: &RecordBatch, idx: usize) -> Result<&Int64Array, Error> {
 
 fn slice_keys(rows: &RecordBatch) -> Result<impl Iterator<Item = SliceKey> + '_, Error> {
     let (slices, firsts) = (number_column(rows, 0)?, number_column(rows, 1)?);
-    let key = |(slice, first): (&i64, &i64)| SliceKey { slice: *slice, first: *first };
+    let key = |(slice, first): (&i64, &i64)| SliceKey {
+        slice: *slice,
+        first: *first,
+    };
     Ok(slices.values().iter().zip(firsts.values()).map(key))
 }
 
-fn rows_of_slice(
-    shape: &TableShape,
-    part: &StatePart,
-    key: SliceKey,
-) -> Result<TableRows, Error> {
+fn rows_of_slice(shape: &TableShape, part: &StatePart, key: SliceKey) -> Result<TableRows, Error> {
     let rows = part.rows().map_err(Error::State)?;
     filter_slice(shape, &rows.rows, key)
 }
 
-fn filter_slice(
-    shape: &TableShape,
-    rows: &RecordBatch,
-    key: SliceKey,
-) -> Result<TableRows, Error> {
+fn filter_slice(shape: &TableShape, rows: &RecordBatch, key: SliceKey) -> Result<TableRows, Error> {
     let slices = number_column(rows, 0)?.values();
     let firsts = number_column(rows, 1)?.values();
     let keep = BooleanBuffer::collect_bool(rows.num_rows(), |row| {
@@ -386,13 +434,19 @@ fn filter_slice(
     if columns.len() != shape.keys_n() + shape.states_n() {
         return Err(Error::State(format!("{} columns in a part", columns.len())));
     }
-    Ok(TableRows { columns, rows: filtered.num_rows() })
+    Ok(TableRows {
+        columns,
+        rows: filtered.num_rows(),
+    })
 }
 
 /// The columns in which partial groups cross the shuffle: keys, slice, first window, states.
 pub(crate) fn partial_columns(key: SliceKey, rows: TableRows, keys_n: usize) -> Vec<ArrayRef> {
     let mut columns = rows.columns;
-    let numbers = [constant(key.slice, rows.rows), constant(key.first, rows.rows)];
+    let numbers = [
+        constant(key.slice, rows.rows),
+        constant(key.first, rows.rows),
+    ];
     columns.splice(keys_n..keys_n, numbers);
     columns
 }

@@ -28,19 +28,28 @@ pub struct SlicedWindows {
 }
 
 fn greatest_common_divisor(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+    if b == 0 {
+        a
+    } else {
+        greatest_common_divisor(b, a % b)
+    }
 }
 
 impl SlicedWindows {
     /// The windows of a document; `None` for sessions.
     pub fn new(spec: &WindowSpec) -> Result<Option<Self>, Error> {
         let (size_us, slide_us, offset_us, time_zone) = match spec {
-            WindowSpec::Tumbling { size_us, offset_us, time_zone } => {
-                (*size_us, *size_us, *offset_us, time_zone)
-            }
-            WindowSpec::Hopping { size_us, slide_us, offset_us, time_zone } => {
-                (*size_us, *slide_us, *offset_us, time_zone)
-            }
+            WindowSpec::Tumbling {
+                size_us,
+                offset_us,
+                time_zone,
+            } => (*size_us, *size_us, *offset_us, time_zone),
+            WindowSpec::Hopping {
+                size_us,
+                slide_us,
+                offset_us,
+                time_zone,
+            } => (*size_us, *slide_us, *offset_us, time_zone),
             WindowSpec::Session { .. } => return Ok(None),
         };
         if size_us <= 0 || slide_us <= 0 || slide_us > size_us {
@@ -48,7 +57,11 @@ impl SlicedWindows {
         }
         let width_us = greatest_common_divisor(size_us, slide_us);
         let grid = Grid::new(width_us, offset_us, time_zone)?;
-        Ok(Some(Self { grid, size_n: size_us / width_us, slide_n: slide_us / width_us }))
+        Ok(Some(Self {
+            grid,
+            size_n: size_us / width_us,
+            slide_n: slide_us / width_us,
+        }))
     }
 
     /// The slice that `time` is in.
@@ -66,8 +79,8 @@ impl SlicedWindows {
         // The first window that covers it starts size - 1 slices before it or, if none starts there,
         // at the next start: division rounded up.
         let earliest = slice.saturating_sub(self.size_n - 1);
-        let first = earliest.div_euclid(self.slide_n)
-            + i64::from(earliest.rem_euclid(self.slide_n) != 0);
+        let first =
+            earliest.div_euclid(self.slide_n) + i64::from(earliest.rem_euclid(self.slide_n) != 0);
         first..=slice.div_euclid(self.slide_n)
     }
 

@@ -43,10 +43,18 @@ impl fmt::Debug for ArrayAgg {
 
 impl ArrayAgg {
     pub(super) fn new(data_type: DataType) -> Result<Self, Error> {
-        let options = arrow::compute::SortOptions { descending: false, nulls_first: false };
+        let options = arrow::compute::SortOptions {
+            descending: false,
+            nulls_first: false,
+        };
         let field = SortField::new_with_options(data_type.clone(), options);
         let converter = RowConverter::new(vec![field])?;
-        Ok(Self { groups: Vec::new(), bytes: 0, converter, data_type })
+        Ok(Self {
+            groups: Vec::new(),
+            bytes: 0,
+            converter,
+            data_type,
+        })
     }
 
     fn push(&mut self, group: usize, time: i64, value: &[u8]) {
@@ -66,7 +74,10 @@ impl ArrayAgg {
         let items = &mut self.groups[group];
         items.too_many = true;
         let dropped = std::mem::take(&mut items.items);
-        self.bytes -= dropped.iter().map(|item| item.1.len() + size_of::<Item>()).sum::<usize>();
+        self.bytes -= dropped
+            .iter()
+            .map(|item| item.1.len() + size_of::<Item>())
+            .sum::<usize>();
     }
 
     /// Times and values of these groups as lists.
@@ -85,15 +96,25 @@ impl ArrayAgg {
         let offsets = OffsetBuffer::<i32>::from_lengths(groups.clone().map(|g| g.items.len()));
         let nulls: NullBuffer = groups.map(|group| !group.items.is_empty()).collect();
         let nulls = (nulls.null_count() > 0).then_some(nulls);
-        let times: ArrayRef =
-            Arc::new(Int64Array::from_iter_values(sorted.iter().map(|item| item.0)));
+        let times: ArrayRef = Arc::new(Int64Array::from_iter_values(
+            sorted.iter().map(|item| item.0),
+        ));
         let parser = self.converter.parser();
-        let values = self.converter.convert_rows(sorted.iter().map(|item| parser.parse(&item.1)))?;
-        let values =
-            values.into_iter().next().ok_or_else(|| Error::State("no column".to_owned()))?;
+        let values = self
+            .converter
+            .convert_rows(sorted.iter().map(|item| parser.parse(&item.1)))?;
+        let values = values
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::State("no column".to_owned()))?;
         let field = |data_type: &DataType| Arc::new(Field::new("item", data_type.clone(), true));
         Ok((
-            ListArray::try_new(field(times.data_type()), offsets.clone(), times, nulls.clone())?,
+            ListArray::try_new(
+                field(times.data_type()),
+                offsets.clone(),
+                times,
+                nulls.clone(),
+            )?,
             ListArray::try_new(field(&self.data_type), offsets, values, nulls)?,
         ))
     }
@@ -101,7 +122,9 @@ impl ArrayAgg {
 
 impl Accumulator for ArrayAgg {
     fn update(&mut self, arg: Option<&ArrayRef>, rows: &Rows<'_>) -> Result<(), Error> {
-        let values = self.converter.convert_columns(&[Arc::clone(argument(arg)?)])?;
+        let values = self
+            .converter
+            .convert_columns(&[Arc::clone(argument(arg)?)])?;
         self.groups.resize(rows.groups_n, Items::default());
         rows.for_each(None, |row, group| {
             self.push(group, rows.event_time[row], values.row(row).data());
@@ -120,7 +143,9 @@ impl Accumulator for ArrayAgg {
         let times: &ListArray = typed(times)?;
         let values: &ListArray = typed(values)?;
         if times.value_offsets() != values.value_offsets() {
-            return Err(Error::State("times and values of array_agg do not pair".to_owned()));
+            return Err(Error::State(
+                "times and values of array_agg do not pair".to_owned(),
+            ));
         }
         // A sliced list still holds all items of its parent; only its own are converted.
         let at = |bound: i32| usize::try_from(bound).unwrap_or(0);
@@ -129,7 +154,9 @@ impl Accumulator for ArrayAgg {
         let n = offsets.last().map_or(0, |last| at(*last)) - start;
         let item_times = times.values().slice(start, n);
         let item_times: &Int64Array = typed(&item_times)?;
-        let items = self.converter.convert_columns(&[values.values().slice(start, n)])?;
+        let items = self
+            .converter
+            .convert_columns(&[values.values().slice(start, n)])?;
         self.groups.resize(groups_n, Items::default());
         for (row, (group, bounds)) in groups.iter().zip(offsets.windows(2)).enumerate() {
             if too_many.value(row) {
@@ -153,9 +180,15 @@ impl Accumulator for ArrayAgg {
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
         let (_, values) = self.lists(groups.iter().map(|group| &self.groups[*group]))?;
         let reason = || format!("array_agg has more than {ARRAY_AGG_ITEMS_MAX} items");
-        let bad = groups.iter().enumerate().filter(|(_, group)| self.groups[**group].too_many);
+        let bad = groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| self.groups[**group].too_many);
         let bad = bad.map(|(at, _)| (at, reason())).collect();
-        Ok(Evaluated { values: Arc::new(values), bad })
+        Ok(Evaluated {
+            values: Arc::new(values),
+            bad,
+        })
     }
 
     fn size(&self) -> usize {

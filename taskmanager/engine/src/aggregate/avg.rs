@@ -19,7 +19,10 @@ pub(super) struct Avg<S> {
 
 impl<S> Avg<S> {
     pub(super) fn new(sum: S) -> Self {
-        Self { sum, counts: Vec::new() }
+        Self {
+            sum,
+            counts: Vec::new(),
+        }
     }
 }
 
@@ -29,7 +32,11 @@ fn divide(total: i256, count: i64, digits: u32) -> Option<i128> {
     let count = i256::from_i128(i128::from(count));
     let (quotient, rest) = (scaled.checked_div(count)?, scaled.checked_rem(count)?);
     let twice = rest.checked_abs()?.checked_mul(i256::from_i128(2))?;
-    let away = if twice >= count { i256::ONE } else { i256::ZERO };
+    let away = if twice >= count {
+        i256::ONE
+    } else {
+        i256::ZERO
+    };
     let rounded = if scaled < i256::ZERO {
         quotient.checked_sub(away)?
     } else {
@@ -43,7 +50,9 @@ impl<S: Sum> Accumulator for Avg<S> {
         self.sum.update(arg, rows)?;
         self.counts.resize(rows.groups_n, 0);
         let counts = &mut self.counts;
-        rows.for_each(arg.and_then(|arg| arg.nulls()), |_, group| counts[group] += 1);
+        rows.for_each(arg.and_then(|arg| arg.nulls()), |_, group| {
+            counts[group] += 1
+        });
         Ok(())
     }
 
@@ -97,7 +106,10 @@ impl<S: Sum> Accumulator for Avg<S> {
             }
         });
         let means = Decimal128Array::from_iter(means).with_precision_and_scale(38, scale)?;
-        Ok(Evaluated { values: Arc::new(means), bad })
+        Ok(Evaluated {
+            values: Arc::new(means),
+            bad,
+        })
     }
 
     fn size(&self) -> usize {

@@ -22,7 +22,10 @@ pub(super) struct Bools {
 
 impl Bools {
     pub(super) fn new(joins: Joins) -> Self {
-        Self { joined: Vec::new(), joins }
+        Self {
+            joined: Vec::new(),
+            joins,
+        }
     }
 
     fn join(&mut self, group: usize, value: bool) {
@@ -61,12 +64,15 @@ impl Accumulator for Bools {
     }
 
     fn take_state(&mut self) -> Result<Vec<ArrayRef>, Error> {
-        Ok(vec![Arc::new(BooleanArray::from(std::mem::take(&mut self.joined)))])
+        Ok(vec![Arc::new(BooleanArray::from(std::mem::take(
+            &mut self.joined,
+        )))])
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
-        let joined: ArrayRef =
-            Arc::new(BooleanArray::from_iter(groups.iter().map(|group| self.joined[*group])));
+        let joined: ArrayRef = Arc::new(BooleanArray::from_iter(
+            groups.iter().map(|group| self.joined[*group]),
+        ));
         Ok(joined.into())
     }
 

@@ -42,20 +42,30 @@ impl fmt::Debug for ByTime {
 impl ByTime {
     pub(super) fn new(data_type: DataType, end: End) -> Result<Self, Error> {
         // In both orders NULL is what loses: the largest for first, the smallest for last.
-        let options =
-            SortOptions { descending: false, nulls_first: matches!(end, End::Last) };
+        let options = SortOptions {
+            descending: false,
+            nulls_first: matches!(end, End::Last),
+        };
         let null = new_null_array(&data_type, 1);
         let converter = RowConverter::new(vec![SortField::new_with_options(data_type, options)])?;
         let null = converter.convert_columns(&[null])?.row(0).data().into();
-        Ok(Self { best: Vec::new(), bytes: 0, converter, null, end })
+        Ok(Self {
+            best: Vec::new(),
+            bytes: 0,
+            converter,
+            null,
+            end,
+        })
     }
 
     fn offer(&mut self, group: usize, time: i64, value: &[u8]) {
         let best = &mut self.best[group];
-        let wins = best.as_ref().is_none_or(|(best_time, best_value)| match self.end {
-            End::First => (time, value) < (*best_time, best_value),
-            End::Last => (time, value) > (*best_time, best_value),
-        });
+        let wins = best
+            .as_ref()
+            .is_none_or(|(best_time, best_value)| match self.end {
+                End::First => (time, value) < (*best_time, best_value),
+                End::Last => (time, value) > (*best_time, best_value),
+            });
         if wins {
             self.bytes += value.len();
             self.bytes -= best.as_ref().map_or(0, |(_, value)| value.len());
@@ -72,13 +82,18 @@ impl ByTime {
         let values: Vec<&[u8]> = values.map(|value| value.unwrap_or(null)).collect();
         let rows = values.iter().map(|value| parser.parse(value));
         let columns = self.converter.convert_rows(rows)?;
-        columns.into_iter().next().ok_or_else(|| Error::State("no column".to_owned()))
+        columns
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::State("no column".to_owned()))
     }
 }
 
 impl Accumulator for ByTime {
     fn update(&mut self, arg: Option<&ArrayRef>, rows: &Rows<'_>) -> Result<(), Error> {
-        let values = self.converter.convert_columns(&[Arc::clone(argument(arg)?)])?;
+        let values = self
+            .converter
+            .convert_columns(&[Arc::clone(argument(arg)?)])?;
         self.best.resize(rows.groups_n, None);
         rows.for_each(None, |row, group| {
             self.offer(group, rows.event_time[row], values.row(row).data());
@@ -113,7 +128,9 @@ impl Accumulator for ByTime {
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
-        let best = groups.iter().map(|group| self.best[*group].as_ref().map(|b| &*b.1));
+        let best = groups
+            .iter()
+            .map(|group| self.best[*group].as_ref().map(|b| &*b.1));
         Ok(self.values(best)?.into())
     }
 

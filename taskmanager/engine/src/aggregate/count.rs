@@ -16,7 +16,9 @@ impl Accumulator for Count {
     fn update(&mut self, arg: Option<&ArrayRef>, rows: &Rows<'_>) -> Result<(), Error> {
         self.counts.resize(rows.groups_n, 0);
         let counts = &mut self.counts;
-        rows.for_each(arg.and_then(|arg| arg.nulls()), |_, group| counts[group] += 1);
+        rows.for_each(arg.and_then(|arg| arg.nulls()), |_, group| {
+            counts[group] += 1
+        });
         Ok(())
     }
 
@@ -36,12 +38,15 @@ impl Accumulator for Count {
     }
 
     fn take_state(&mut self) -> Result<Vec<ArrayRef>, Error> {
-        Ok(vec![Arc::new(Int64Array::from(std::mem::take(&mut self.counts)))])
+        Ok(vec![Arc::new(Int64Array::from(std::mem::take(
+            &mut self.counts,
+        )))])
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
-        let counts: ArrayRef =
-            Arc::new(Int64Array::from_iter_values(groups.iter().map(|group| self.counts[*group])));
+        let counts: ArrayRef = Arc::new(Int64Array::from_iter_values(
+            groups.iter().map(|group| self.counts[*group]),
+        ));
         Ok(counts.into())
     }
 

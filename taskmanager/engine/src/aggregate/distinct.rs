@@ -40,7 +40,12 @@ impl CountDistinct {
             Field::new("value", data_type.clone(), true),
         ]);
         let pairs = new_group_values(Arc::new(schema), &GroupOrdering::None)?;
-        Ok(Self { pairs, counts: Vec::new(), scratch: Vec::new(), data_type })
+        Ok(Self {
+            pairs,
+            counts: Vec::new(),
+            scratch: Vec::new(),
+            data_type,
+        })
     }
 
     fn add(&mut self, groups: UInt64Array, values: ArrayRef) -> Result<(), Error> {
@@ -102,31 +107,45 @@ impl Accumulator for CountDistinct {
 
     fn take_state(&mut self) -> Result<Vec<ArrayRef>, Error> {
         let counts = std::mem::take(&mut self.counts);
-        let lengths = counts.iter().map(|count| usize::try_from(*count).unwrap_or(0));
+        let lengths = counts
+            .iter()
+            .map(|count| usize::try_from(*count).unwrap_or(0));
         let offsets = OffsetBuffer::<i32>::from_lengths(lengths);
         let field = Arc::new(Field::new("item", self.data_type.clone(), true));
         // A table that never had a row yields no columns at all.
         if self.pairs.is_empty() {
             let values = new_empty_array(&self.data_type);
-            return Ok(vec![Arc::new(ListArray::try_new(field, offsets, values, None)?)]);
+            return Ok(vec![Arc::new(ListArray::try_new(
+                field, offsets, values, None,
+            )?)]);
         }
         let pairs = self.pairs.emit(EmitTo::All)?;
         let [groups, values] = columns(&pairs)?;
-        let mut next: Vec<usize> =
-            offsets.iter().map(|offset| usize::try_from(*offset).unwrap_or(0)).collect();
+        let mut next: Vec<usize> = offsets
+            .iter()
+            .map(|offset| usize::try_from(*offset).unwrap_or(0))
+            .collect();
         let mut order = vec![0u32; values.len()];
-        for (row, group) in groups.as_primitive::<UInt64Type>().values().iter().enumerate() {
+        for (row, group) in groups
+            .as_primitive::<UInt64Type>()
+            .values()
+            .iter()
+            .enumerate()
+        {
             let place = &mut next[index(*group)];
             order[*place] = u32::try_from(row).unwrap_or(u32::MAX);
             *place += 1;
         }
         let values = take(values, &UInt32Array::from(order), None)?;
-        Ok(vec![Arc::new(ListArray::try_new(field, offsets, values, None)?)])
+        Ok(vec![Arc::new(ListArray::try_new(
+            field, offsets, values, None,
+        )?)])
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
-        let counts: ArrayRef =
-            Arc::new(Int64Array::from_iter_values(groups.iter().map(|group| self.counts[*group])));
+        let counts: ArrayRef = Arc::new(Int64Array::from_iter_values(
+            groups.iter().map(|group| self.counts[*group]),
+        ));
         Ok(counts.into())
     }
 

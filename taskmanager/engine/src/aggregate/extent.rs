@@ -50,13 +50,20 @@ impl Accumulator for Extent {
     }
 
     fn take_state(&mut self) -> Result<Vec<ArrayRef>, Error> {
-        let (earliest, latest) = (std::mem::take(&mut self.earliest), std::mem::take(&mut self.latest));
-        Ok(vec![Arc::new(Int64Array::from(earliest)), Arc::new(Int64Array::from(latest))])
+        let (earliest, latest) = (
+            std::mem::take(&mut self.earliest),
+            std::mem::take(&mut self.latest),
+        );
+        Ok(vec![
+            Arc::new(Int64Array::from(earliest)),
+            Arc::new(Int64Array::from(latest)),
+        ])
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
-        let latest: ArrayRef =
-            Arc::new(Int64Array::from_iter_values(groups.iter().map(|group| self.latest[*group])));
+        let latest: ArrayRef = Arc::new(Int64Array::from_iter_values(
+            groups.iter().map(|group| self.latest[*group]),
+        ));
         Ok(latest.into())
     }
 

@@ -213,7 +213,9 @@ impl Accumulator for ApproxDistinct {
 
     fn take_state(&mut self) -> Result<Vec<ArrayRef>, Error> {
         let sketches = std::mem::take(&mut self.sketches);
-        Ok(vec![Arc::new(BinaryArray::from_iter(sketches.iter().map(Sketch::encode)))])
+        Ok(vec![Arc::new(BinaryArray::from_iter(
+            sketches.iter().map(Sketch::encode),
+        ))])
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {

@@ -45,7 +45,12 @@ where
     T::Native: ArrowNativeTypeOp,
 {
     pub(super) fn new(data_type: DataType, side: Side) -> Self {
-        Self { best: Vec::new(), seen: Vec::new(), data_type, side }
+        Self {
+            best: Vec::new(),
+            seen: Vec::new(),
+            data_type,
+            side,
+        }
     }
 
     fn make_room(&mut self, groups_n: usize) {
@@ -99,7 +104,9 @@ where
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
         let best = PrimitiveArray::<T>::from_iter(
-            groups.iter().map(|group| self.seen[*group].then_some(self.best[*group])),
+            groups
+                .iter()
+                .map(|group| self.seen[*group].then_some(self.best[*group])),
         );
         let best: ArrayRef = Arc::new(best.with_data_type(self.data_type.clone()));
         Ok(best.into())
@@ -119,7 +126,10 @@ pub(super) struct BooleanMinMax {
 
 impl BooleanMinMax {
     pub(super) fn new(side: Side) -> Self {
-        Self { best: Vec::new(), side }
+        Self {
+            best: Vec::new(),
+            side,
+        }
     }
 
     fn offer(&mut self, group: usize, value: bool) {
@@ -155,12 +165,15 @@ impl Accumulator for BooleanMinMax {
     }
 
     fn take_state(&mut self) -> Result<Vec<ArrayRef>, Error> {
-        Ok(vec![Arc::new(BooleanArray::from(std::mem::take(&mut self.best)))])
+        Ok(vec![Arc::new(BooleanArray::from(std::mem::take(
+            &mut self.best,
+        )))])
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
-        let best: ArrayRef =
-            Arc::new(BooleanArray::from_iter(groups.iter().map(|group| self.best[*group])));
+        let best: ArrayRef = Arc::new(BooleanArray::from_iter(
+            groups.iter().map(|group| self.best[*group]),
+        ));
         Ok(best.into())
     }
 
@@ -180,25 +193,32 @@ pub(super) struct BytesMinMax {
 
 impl BytesMinMax {
     pub(super) fn new(data_type: DataType, side: Side) -> Self {
-        Self { best: Vec::new(), bytes: 0, data_type, side }
+        Self {
+            best: Vec::new(),
+            bytes: 0,
+            data_type,
+            side,
+        }
     }
 
     fn offer(&mut self, group: usize, value: &[u8]) {
         let best = &mut self.best[group];
-        if best.as_deref().is_none_or(|best| self.side.replaces(value.cmp(best))) {
+        if best
+            .as_deref()
+            .is_none_or(|best| self.side.replaces(value.cmp(best)))
+        {
             self.bytes += value.len();
             self.bytes -= best.as_ref().map_or(0, |best| best.len());
             *best = Some(value.into());
         }
     }
 
-    fn array<'a>(
-        &self,
-        values: impl Iterator<Item = Option<&'a [u8]>>,
-    ) -> Result<ArrayRef, Error> {
+    fn array<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef, Error> {
         Ok(match self.data_type {
             DataType::Binary => Arc::new(BinaryArray::from_iter(values)),
-            _ => Arc::new(StringArray::try_from_binary(BinaryArray::from_iter(values))?),
+            _ => Arc::new(StringArray::try_from_binary(BinaryArray::from_iter(
+                values,
+            ))?),
         })
     }
 
@@ -276,7 +296,9 @@ impl Accumulator for BytesMinMax {
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
-        Ok(self.array(groups.iter().map(|group| self.best[*group].as_deref()))?.into())
+        Ok(self
+            .array(groups.iter().map(|group| self.best[*group].as_deref()))?
+            .into())
     }
 
     fn size(&self) -> usize {

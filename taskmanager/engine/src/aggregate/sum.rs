@@ -52,7 +52,9 @@ pub(super) fn average_scale(scale: i8) -> i8 {
 }
 
 fn nulls(seen: &[bool]) -> Option<NullBuffer> {
-    seen.iter().any(|seen| !seen).then(|| NullBuffer::from(seen))
+    seen.iter()
+        .any(|seen| !seen)
+        .then(|| NullBuffer::from(seen))
 }
 
 /// Sum of INT or BIGINT in an i128.
@@ -66,7 +68,12 @@ pub(super) struct IntSum<T> {
 
 impl<T> IntSum<T> {
     pub(super) fn new(result: IntResult) -> Self {
-        Self { sums: Vec::new(), seen: Vec::new(), result, arg: PhantomData }
+        Self {
+            sums: Vec::new(),
+            seen: Vec::new(),
+            result,
+            arg: PhantomData,
+        }
     }
 
     fn make_room(&mut self, groups_n: usize) {
@@ -186,7 +193,11 @@ pub(super) struct DecimalSum {
 
 impl DecimalSum {
     pub(super) fn new(scale: i8) -> Self {
-        Self { sums: Vec::new(), seen: Vec::new(), scale }
+        Self {
+            sums: Vec::new(),
+            seen: Vec::new(),
+            scale,
+        }
     }
 
     fn make_room(&mut self, groups_n: usize) {
@@ -241,7 +252,10 @@ impl Accumulator for DecimalSum {
             check_decimal(at, sum.to_i128(), &mut bad)
         });
         let values = Decimal128Array::from_iter(values).with_precision_and_scale(38, self.scale)?;
-        Ok(Evaluated { values: Arc::new(values), bad })
+        Ok(Evaluated {
+            values: Arc::new(values),
+            bad,
+        })
     }
 
     fn size(&self) -> usize {
@@ -273,7 +287,11 @@ pub(super) struct FloatSum<T> {
 
 impl<T> Default for FloatSum<T> {
     fn default() -> Self {
-        Self { sums: Vec::new(), seen: Vec::new(), arg: PhantomData }
+        Self {
+            sums: Vec::new(),
+            seen: Vec::new(),
+            arg: PhantomData,
+        }
     }
 }
 
@@ -326,7 +344,9 @@ where
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
         let values: ArrayRef = Arc::new(Float64Array::from_iter(
-            groups.iter().map(|group| self.seen[*group].then_some(self.sums[*group])),
+            groups
+                .iter()
+                .map(|group| self.seen[*group].then_some(self.sums[*group])),
         ));
         Ok(values.into())
     }

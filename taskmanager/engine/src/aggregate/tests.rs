@@ -19,14 +19,23 @@ const GROUPS: usize = 3;
 fn column(data_type: &DataType, values: impl Iterator<Item = Option<i64>>) -> ArrayRef {
     let values: Vec<Option<i64>> = values.collect();
     match data_type {
-        DataType::Text => {
-            Arc::new(values.iter().map(|v| v.map(|v| format!("t{v:+}"))).collect::<StringArray>())
-        }
-        DataType::Boolean => {
-            Arc::new(values.iter().map(|v| v.map(|v| v > 0)).collect::<BooleanArray>())
-        }
+        DataType::Text => Arc::new(
+            values
+                .iter()
+                .map(|v| v.map(|v| format!("t{v:+}")))
+                .collect::<StringArray>(),
+        ),
+        DataType::Boolean => Arc::new(
+            values
+                .iter()
+                .map(|v| v.map(|v| v > 0))
+                .collect::<BooleanArray>(),
+        ),
         DataType::Decimal(p, s) => {
-            let wide = values.iter().map(|v| v.map(i128::from)).collect::<Decimal128Array>();
+            let wide = values
+                .iter()
+                .map(|v| v.map(i128::from))
+                .collect::<Decimal128Array>();
             Arc::new(wide.with_precision_and_scale(*p, *s as i8).unwrap())
         }
         DataType::Bytea => {
@@ -34,7 +43,10 @@ fn column(data_type: &DataType, values: impl Iterator<Item = Option<i64>>) -> Ar
             Arc::new(bytes.collect::<BinaryArray>())
         }
         DataType::Date => {
-            let days = values.iter().map(|v| v.map(|v| v as i32)).collect::<Int32Array>();
+            let days = values
+                .iter()
+                .map(|v| v.map(|v| v as i32))
+                .collect::<Int32Array>();
             cast(&days, &ArrowType::Date32).unwrap()
         }
         other => cast(&Int64Array::from(values), &arrow_type(other)).unwrap(),
@@ -45,16 +57,25 @@ fn update(accumulator: &mut dyn Accumulator, aggregate: &Aggregate, rows: &[Row]
     let groups: Vec<usize> = rows.iter().map(|row| row.0).collect();
     let times: Vec<i64> = rows.iter().map(|row| row.1).collect();
     let keep: BooleanBuffer = rows.iter().map(|row| row.3).collect();
-    let arg = aggregate.arg.as_ref().map(|arg| column(arg, rows.iter().map(|row| row.2)));
-    let rows = Rows { groups: &groups, groups_n: GROUPS, keep: Some(&keep), event_time: &times };
+    let arg = aggregate
+        .arg
+        .as_ref()
+        .map(|arg| column(arg, rows.iter().map(|row| row.2)));
+    let rows = Rows {
+        groups: &groups,
+        groups_n: GROUPS,
+        keep: Some(&keep),
+        event_time: &times,
+    };
     accumulator.update(arg.as_ref(), &rows).unwrap();
 }
 
 fn shown(evaluated: &Evaluated) -> Vec<String> {
     let options = FormatOptions::default().with_null("NULL");
     let formatter = ArrayFormatter::try_new(evaluated.values.as_ref(), &options).unwrap();
-    let mut shown: Vec<String> =
-        (0..evaluated.values.len()).map(|row| formatter.value(row).to_string()).collect();
+    let mut shown: Vec<String> = (0..evaluated.values.len())
+        .map(|row| formatter.value(row).to_string())
+        .collect();
     for (row, _) in &evaluated.bad {
         shown[*row] = "BAD".to_owned();
     }
@@ -63,13 +84,18 @@ fn shown(evaluated: &Evaluated) -> Vec<String> {
 
 /// What SQL says, for BIGINT values.
 fn oracle(function: AggregateFunction, rows: &[Row], group: usize) -> String {
-    let kept: Vec<(i64, Option<i64>)> =
-        rows.iter().filter(|r| r.0 == group && r.3).map(|r| (r.1, r.2)).collect();
+    let kept: Vec<(i64, Option<i64>)> = rows
+        .iter()
+        .filter(|r| r.0 == group && r.3)
+        .map(|r| (r.1, r.2))
+        .collect();
     let values: Vec<i64> = kept.iter().filter_map(|(_, value)| *value).collect();
     let number = |value: Option<i64>| value.map_or("NULL".to_owned(), |v| v.to_string());
     let sum: i64 = values.iter().sum();
     // NULL loses in both directions.
-    let first = kept.iter().min_by_key(|(time, value)| (*time, value.is_none(), *value));
+    let first = kept
+        .iter()
+        .min_by_key(|(time, value)| (*time, value.is_none(), *value));
     let last = kept.iter().max_by_key(|(time, value)| (*time, *value));
     match function {
         AggregateFunction::Count => values.len().to_string(),
@@ -114,7 +140,12 @@ const EXACT: [AggregateFunction; 10] = [
 ];
 
 /// Rows dealt to tables, the tables' states merged in the order given.
-fn merged(aggregate: &Aggregate, rows: &[Row], deal: &[usize], order: &[usize]) -> Box<dyn Accumulator> {
+fn merged(
+    aggregate: &Aggregate,
+    rows: &[Row],
+    deal: &[usize],
+    order: &[usize],
+) -> Box<dyn Accumulator> {
     let mut tables: Vec<Vec<Row>> = vec![Vec::new(); 4];
     for (row, table) in rows.iter().zip(deal.iter().cycle()) {
         tables[*table].push(*row);
@@ -137,7 +168,10 @@ fn merged(aggregate: &Aggregate, rows: &[Row], deal: &[usize], order: &[usize]) 
 
 fn any_rows() -> impl Strategy<Value = Vec<Row>> {
     let value = prop_oneof![1 => Just(None), 5 => (-6i64..12).prop_map(Some)];
-    proptest::collection::vec((0..GROUPS, 0i64..6, value, prop::bool::weighted(0.8)), 0..40)
+    proptest::collection::vec(
+        (0..GROUPS, 0i64..6, value, prop::bool::weighted(0.8)),
+        0..40,
+    )
 }
 
 proptest! {
@@ -214,18 +248,43 @@ proptest! {
 fn all_aggregates() -> Vec<Aggregate> {
     use AggregateFunction as F;
     let functions = [
-        F::Count, F::CountDistinct, F::Sum, F::Avg, F::Min, F::Max, F::StddevPop, F::StddevSamp,
-        F::VarPop, F::VarSamp, F::ApproxDistinct, F::FirstValue, F::LastValue, F::ArrayAgg,
-        F::BoolAnd, F::BoolOr,
+        F::Count,
+        F::CountDistinct,
+        F::Sum,
+        F::Avg,
+        F::Min,
+        F::Max,
+        F::StddevPop,
+        F::StddevSamp,
+        F::VarPop,
+        F::VarSamp,
+        F::ApproxDistinct,
+        F::FirstValue,
+        F::LastValue,
+        F::ArrayAgg,
+        F::BoolAnd,
+        F::BoolOr,
     ];
     let types = [
-        DataType::Boolean, DataType::Int, DataType::BigInt, DataType::Real, DataType::Double,
-        DataType::Decimal(18, 2), DataType::Text, DataType::Bytea, DataType::Date,
-        DataType::Timestamp, DataType::TimestampTz,
+        DataType::Boolean,
+        DataType::Int,
+        DataType::BigInt,
+        DataType::Real,
+        DataType::Double,
+        DataType::Decimal(18, 2),
+        DataType::Text,
+        DataType::Bytea,
+        DataType::Date,
+        DataType::Timestamp,
+        DataType::TimestampTz,
     ];
     let mut all = vec![Aggregate::new(F::Count, None).unwrap()];
     for function in functions {
-        all.extend(types.iter().filter_map(|t| Aggregate::new(function, Some(t.clone())).ok()));
+        all.extend(
+            types
+                .iter()
+                .filter_map(|t| Aggregate::new(function, Some(t.clone())).ok()),
+        );
     }
     all
 }
@@ -234,13 +293,28 @@ fn all_aggregates() -> Vec<Aggregate> {
 fn each_function_takes_the_types_it_is_made_for() {
     let mut taken: BTreeMap<String, usize> = BTreeMap::new();
     for aggregate in all_aggregates() {
-        *taken.entry(format!("{:?}", aggregate.function)).or_default() += 1;
+        *taken
+            .entry(format!("{:?}", aggregate.function))
+            .or_default() += 1;
     }
 
     let expected = [
-        ("ApproxDistinct", 11), ("ArrayAgg", 11), ("Avg", 5), ("BoolAnd", 1), ("BoolOr", 1),
-        ("Count", 12), ("CountDistinct", 11), ("FirstValue", 11), ("LastValue", 11), ("Max", 11),
-        ("Min", 11), ("StddevPop", 5), ("StddevSamp", 5), ("Sum", 5), ("VarPop", 5), ("VarSamp", 5),
+        ("ApproxDistinct", 11),
+        ("ArrayAgg", 11),
+        ("Avg", 5),
+        ("BoolAnd", 1),
+        ("BoolOr", 1),
+        ("Count", 12),
+        ("CountDistinct", 11),
+        ("FirstValue", 11),
+        ("LastValue", 11),
+        ("Max", 11),
+        ("Min", 11),
+        ("StddevPop", 5),
+        ("StddevSamp", 5),
+        ("Sum", 5),
+        ("VarPop", 5),
+        ("VarSamp", 5),
     ];
     let expected = expected.map(|(name, n)| (name.to_owned(), n));
     assert_eq!(taken, expected.into());
@@ -270,7 +344,12 @@ fn evaluate_all(aggregate: &Aggregate, batches: &[ArrayRef]) -> Evaluated {
     let mut accumulator = aggregate.accumulator().unwrap();
     for batch in batches {
         let groups = vec![0; batch.len()];
-        let rows = Rows { groups: &groups, groups_n: 1, keep: None, event_time: &groups_times(batch) };
+        let rows = Rows {
+            groups: &groups,
+            groups_n: 1,
+            keep: None,
+            event_time: &groups_times(batch),
+        };
         accumulator.update(Some(batch), &rows).unwrap();
     }
     accumulator.evaluate(&[0]).unwrap()
@@ -295,7 +374,11 @@ fn sum_out_of_range_is_bad_only_if_the_end_result_is_g1() {
     let sum = Aggregate::new(AggregateFunction::Sum, Some(DataType::Decimal(38, 2))).unwrap();
     let largest = 10_i128.pow(38) - 1;
     let batch = |values: Vec<i128>| -> ArrayRef {
-        Arc::new(Decimal128Array::from(values).with_precision_and_scale(38, 2).unwrap())
+        Arc::new(
+            Decimal128Array::from(values)
+                .with_precision_and_scale(38, 2)
+                .unwrap(),
+        )
     };
 
     let over = evaluate_all(&sum, &[batch(vec![largest, 1])]);
@@ -311,7 +394,9 @@ fn sum_of_int_over_bigint_is_bad() {
     let sum = Aggregate::new(AggregateFunction::Sum, Some(DataType::Int)).unwrap();
     let mut accumulator = sum.accumulator().unwrap();
     let state: ArrayRef = Arc::new(
-        Decimal128Array::from(vec![i128::from(i64::MAX), 1]).with_precision_and_scale(38, 0).unwrap(),
+        Decimal128Array::from(vec![i128::from(i64::MAX), 1])
+            .with_precision_and_scale(38, 0)
+            .unwrap(),
     );
 
     accumulator.merge(&[state], &[0, 0], 1).unwrap();
@@ -323,13 +408,29 @@ fn sum_of_int_over_bigint_is_bad() {
 fn average_is_exact_and_rounds_half_away_from_zero() {
     let avg = Aggregate::new(AggregateFunction::Avg, Some(DataType::Decimal(10, 2))).unwrap();
     let batch = |values: Vec<i128>| -> ArrayRef {
-        Arc::new(Decimal128Array::from(values).with_precision_and_scale(10, 2).unwrap())
+        Arc::new(
+            Decimal128Array::from(values)
+                .with_precision_and_scale(10, 2)
+                .unwrap(),
+        )
     };
 
-    assert_eq!(shown(&evaluate_all(&avg, &[batch(vec![100, 100, 101])])), ["1.00333333"]);
-    assert_eq!(shown(&evaluate_all(&avg, &[batch(vec![-1, 0, 0])])), ["-0.00333333"]);
-    assert_eq!(shown(&evaluate_all(&avg, &[batch(vec![2, 0, 0])])), ["0.00666667"]);
-    assert_eq!(shown(&evaluate_all(&avg, &[batch(vec![-2, 0, 0])])), ["-0.00666667"]);
+    assert_eq!(
+        shown(&evaluate_all(&avg, &[batch(vec![100, 100, 101])])),
+        ["1.00333333"]
+    );
+    assert_eq!(
+        shown(&evaluate_all(&avg, &[batch(vec![-1, 0, 0])])),
+        ["-0.00333333"]
+    );
+    assert_eq!(
+        shown(&evaluate_all(&avg, &[batch(vec![2, 0, 0])])),
+        ["0.00666667"]
+    );
+    assert_eq!(
+        shown(&evaluate_all(&avg, &[batch(vec![-2, 0, 0])])),
+        ["-0.00666667"]
+    );
 }
 
 #[test]
@@ -341,13 +442,17 @@ fn array_agg_over_its_limit_is_bad_and_holds_nothing() {
     let over = evaluate_all(&agg, &[Arc::new(Int64Array::from_iter_values(0..=n))]);
 
     assert!(full.bad.is_empty());
-    assert_eq!(full.values.as_list::<i32>().value(0).len(), ARRAY_AGG_ITEMS_MAX);
+    assert_eq!(
+        full.values.as_list::<i32>().value(0).len(),
+        ARRAY_AGG_ITEMS_MAX
+    );
     assert_eq!(shown(&over), ["BAD"]);
 }
 
 #[test]
 fn approx_distinct_is_within_its_error() {
-    let aggregate = Aggregate::new(AggregateFunction::ApproxDistinct, Some(DataType::BigInt)).unwrap();
+    let aggregate =
+        Aggregate::new(AggregateFunction::ApproxDistinct, Some(DataType::BigInt)).unwrap();
     for n in [100i64, 1_000, 10_000, 1_000_000] {
         let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..n));
 
@@ -361,8 +466,16 @@ fn approx_distinct_is_within_its_error() {
 
 #[test]
 fn damaged_sketch_is_refused() {
-    let aggregate = Aggregate::new(AggregateFunction::ApproxDistinct, Some(DataType::BigInt)).unwrap();
-    for bytes in [&b""[..], b"\x02", b"\x00\x01", b"\x00\xff\xff\x01", b"\x00\x00\x00\x40", b"\x01\x00"] {
+    let aggregate =
+        Aggregate::new(AggregateFunction::ApproxDistinct, Some(DataType::BigInt)).unwrap();
+    for bytes in [
+        &b""[..],
+        b"\x02",
+        b"\x00\x01",
+        b"\x00\xff\xff\x01",
+        b"\x00\x00\x00\x40",
+        b"\x01\x00",
+    ] {
         let state: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
         let mut accumulator = aggregate.accumulator().unwrap();
         assert!(accumulator.merge(&[state], &[0], 1).is_err(), "{bytes:?}");
@@ -372,7 +485,14 @@ fn damaged_sketch_is_refused() {
 #[test]
 fn state_layout_is_the_stored_one_g3() {
     let rows: Vec<Row> = (0..12)
-        .map(|n| (n as usize % 2, n % 5, (n % 4 != 3).then_some(n * 7 % 11 - 3), n % 6 != 5))
+        .map(|n| {
+            (
+                n as usize % 2,
+                n % 5,
+                (n % 4 != 3).then_some(n * 7 % 11 - 3),
+                n % 6 != 5,
+            )
+        })
         .collect();
     let mut text = String::new();
     for aggregate in all_aggregates() {
@@ -382,12 +502,16 @@ fn state_layout_is_the_stored_one_g3() {
         for column in accumulator.take_state().unwrap() {
             let options = FormatOptions::default().with_null("NULL");
             let formatter = ArrayFormatter::try_new(column.as_ref(), &options).unwrap();
-            let cells: Vec<String> =
-                (0..column.len()).map(|row| formatter.value(row).to_string()).collect();
+            let cells: Vec<String> = (0..column.len())
+                .map(|row| formatter.value(row).to_string())
+                .collect();
             writeln!(text, "  {}: {}", column.data_type(), cells.join(" | ")).unwrap();
         }
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/aggregate_state_v1.txt");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/testdata/aggregate_state_v1.txt"
+    );
 
     let stored = std::fs::read_to_string(path).unwrap_or_default();
 

@@ -81,7 +81,10 @@ impl Moments {
 
 impl Variance {
     pub(super) fn new(yields: Yields) -> Self {
-        Self { groups: Vec::new(), yields }
+        Self {
+            groups: Vec::new(),
+            yields,
+        }
     }
 }
 
@@ -119,15 +122,23 @@ impl Accumulator for Variance {
     fn take_state(&mut self) -> Result<Vec<ArrayRef>, Error> {
         let groups = std::mem::take(&mut self.groups);
         Ok(vec![
-            Arc::new(Int64Array::from_iter_values(groups.iter().map(|group| group.count))),
-            Arc::new(Float64Array::from_iter_values(groups.iter().map(|group| group.mean))),
-            Arc::new(Float64Array::from_iter_values(groups.iter().map(|group| group.squares))),
+            Arc::new(Int64Array::from_iter_values(
+                groups.iter().map(|group| group.count),
+            )),
+            Arc::new(Float64Array::from_iter_values(
+                groups.iter().map(|group| group.mean),
+            )),
+            Arc::new(Float64Array::from_iter_values(
+                groups.iter().map(|group| group.squares),
+            )),
         ])
     }
 
     fn evaluate(&self, groups: &[usize]) -> Result<Evaluated, Error> {
         let values: ArrayRef = Arc::new(Float64Array::from_iter(
-            groups.iter().map(|group| self.groups[*group].result(self.yields)),
+            groups
+                .iter()
+                .map(|group| self.groups[*group].result(self.yields)),
         ));
         Ok(values.into())
     }

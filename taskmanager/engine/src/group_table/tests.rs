@@ -51,7 +51,11 @@ fn keys_of_every_type_come_out_as_they_went_in() {
     let groupings: Vec<Vec<ArrayRef>> = columns
         .iter()
         .map(|column| vec![Arc::clone(column)])
-        .chain([columns[..3].to_vec(), columns[..6].to_vec(), columns.clone()])
+        .chain([
+            columns[..3].to_vec(),
+            columns[..6].to_vec(),
+            columns.clone(),
+        ])
         .collect();
     for keys in groupings {
         let types: Vec<DataType> = keys.iter().map(|key| key.data_type().clone()).collect();
@@ -110,5 +114,12 @@ fn filter_keeps_rows_from_its_aggregate_only() {
 #[test]
 fn rows_of_another_shape_are_refused() {
     let mut table = GroupTable::new(&shape(vec![])).unwrap();
-    assert!(table.merge(&TableRows { columns: vec![], rows: 1 }).is_err());
+    assert!(
+        table
+            .merge(&TableRows {
+                columns: vec![],
+                rows: 1
+            })
+            .is_err()
+    );
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use arrow::array::{
     BinaryArray, BinaryViewArray, BooleanArray, Date32Array, Date64Array, Decimal128Array,
     Decimal256Array, DictionaryArray, Float32Array, Float64Array, Int8Array, Int16Array,
-    Int32Array, Int64Array, LargeStringArray, ListArray, StringArray, StringViewArray,
-    StructArray, TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
+    Int32Array, Int64Array, LargeStringArray, ListArray, StringArray, StringViewArray, StructArray,
+    TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
     TimestampSecondArray, UInt64Array, new_null_array,
 };
 use arrow::datatypes::{Field, Fields};
@@ -18,11 +18,16 @@ fn golden() -> BTreeMap<String, Vec<(String, u64)>> {
     let text = std::fs::read_to_string(path).unwrap();
     let file: BTreeMap<String, Vec<(String, String)>> = serde_json::from_str(&text).unwrap();
     let number = |(value, hash): (String, String)| (value, u64::from_str_radix(&hash, 16).unwrap());
-    file.into_iter().map(|(name, rows)| (name, rows.into_iter().map(number).collect())).collect()
+    file.into_iter()
+        .map(|(name, rows)| (name, rows.into_iter().map(number).collect()))
+        .collect()
 }
 
 fn values(name: &str) -> Vec<String> {
-    golden()[name].iter().map(|(value, _)| value.clone()).collect()
+    golden()[name]
+        .iter()
+        .map(|(value, _)| value.clone())
+        .collect()
 }
 
 #[track_caller]
@@ -35,7 +40,10 @@ fn check(name: &str, column: ArrayRef) {
 }
 
 fn numbers<T: std::str::FromStr>(name: &str) -> Vec<Option<T>> {
-    values(name).iter().map(|value| value.parse().ok()).collect()
+    values(name)
+        .iter()
+        .map(|value| value.parse().ok())
+        .collect()
 }
 
 #[test]
@@ -45,7 +53,16 @@ fn hashes_are_those_of_an_independent_implementation_k1() {
     check("null", new_null_array(&DataType::Utf8, 1));
     check("null", new_null_array(&DataType::Null, 1));
     let floats: Vec<f64> = vec![
-        0.0, -0.0, 1.5, -1.5, 0.1, 5e-324, f64::MAX, f64::INFINITY, f64::NEG_INFINITY, -f64::NAN,
+        0.0,
+        -0.0,
+        1.5,
+        -1.5,
+        0.1,
+        5e-324,
+        f64::MAX,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        -f64::NAN,
     ];
     check("float", Arc::new(Float64Array::from(floats)));
     let texts = values("text");
@@ -94,7 +111,10 @@ fn decimals_hash_by_value_whatever_their_scale_k1() {
         let narrow = Decimal128Array::from(vec![unscaled]).with_precision_and_scale(38, scale);
         let wide = Decimal256Array::from(vec![i256::from_i128(unscaled)])
             .with_precision_and_scale(76, scale);
-        for column in [Arc::new(narrow.unwrap()) as ArrayRef, Arc::new(wide.unwrap())] {
+        for column in [
+            Arc::new(narrow.unwrap()) as ArrayRef,
+            Arc::new(wide.unwrap()),
+        ] {
             assert_eq!(hash_columns(&[column], 1).unwrap(), [expected], "{value}");
         }
     }
@@ -105,18 +125,34 @@ fn decimals_hash_by_value_whatever_their_scale_k1() {
 #[test]
 fn times_of_every_unit_hash_alike_k1() {
     let micros: Vec<Option<i64>> = numbers("timestamp");
-    check("timestamp", Arc::new(TimestampMicrosecondArray::from(micros.clone())));
+    check(
+        "timestamp",
+        Arc::new(TimestampMicrosecondArray::from(micros.clone())),
+    );
     let zoned = TimestampMicrosecondArray::from(micros).with_timezone("+00:00");
     check("timestamp", Arc::new(zoned));
     let days: Vec<Option<i32>> = numbers("date");
     check("date", Arc::new(Date32Array::from(days.clone())));
-    let millis = days.iter().map(|day| day.map(|day| i64::from(day) * 86_400_000));
+    let millis = days
+        .iter()
+        .map(|day| day.map(|day| i64::from(day) * 86_400_000));
     check("date", Arc::new(millis.collect::<Date64Array>()));
     let hash = |column: ArrayRef| hash_columns(&[column], 1).unwrap();
     let second = hash(Arc::new(TimestampSecondArray::from(vec![-3])));
-    assert_eq!(second, hash(Arc::new(TimestampMillisecondArray::from(vec![-3_000]))));
-    assert_eq!(second, hash(Arc::new(TimestampMicrosecondArray::from(vec![-3_000_000]))));
-    assert_eq!(second, hash(Arc::new(TimestampNanosecondArray::from(vec![-3_000_000_000]))));
+    assert_eq!(
+        second,
+        hash(Arc::new(TimestampMillisecondArray::from(vec![-3_000])))
+    );
+    assert_eq!(
+        second,
+        hash(Arc::new(TimestampMicrosecondArray::from(vec![-3_000_000])))
+    );
+    assert_eq!(
+        second,
+        hash(Arc::new(TimestampNanosecondArray::from(vec![
+            -3_000_000_000
+        ])))
+    );
 }
 
 #[test]
@@ -147,10 +183,16 @@ fn nested_values_and_folds_are_those_of_an_independent_implementation_k1() {
     let all = golden();
     let key = |columns: &[ArrayRef]| hash_columns(columns, 1).unwrap()[0];
     assert_eq!(key(&[]), all["key_of_no_column"][0].1);
-    assert_eq!(key(&[seven, Arc::clone(&b)]), all["key_of_integer_7_and_text_b"][0].1);
+    assert_eq!(
+        key(&[seven, Arc::clone(&b)]),
+        all["key_of_integer_7_and_text_b"][0].1
+    );
     let null = new_null_array(&DataType::Int64, 1);
     let yes: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
-    assert_eq!(key(&[b, null, yes]), all["key_of_text_b_and_null_and_true"][0].1);
+    assert_eq!(
+        key(&[b, null, yes]),
+        all["key_of_text_b_and_null_and_true"][0].1
+    );
 }
 
 #[test]
@@ -159,7 +201,13 @@ fn null_empty_and_zero_are_three_keys_kf_r7() {
 
     let hashes = hash_columns(&[column], 3).unwrap();
 
-    assert_eq!(hashes.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+    assert_eq!(
+        hashes
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        3
+    );
 }
 
 #[test]
@@ -176,5 +224,8 @@ fn grouping_form_resolves_dictionaries_zeros_and_nans() {
     assert_eq!(floats.value(0).to_bits(), 0);
     assert_eq!(floats.value(1).to_bits(), CANONICAL_NAN);
     assert!(floats.is_null(2));
-    assert_eq!(words.as_string::<i32>(), &StringArray::from(vec![Some("b"), None, Some("a")]));
+    assert_eq!(
+        words.as_string::<i32>(),
+        &StringArray::from(vec![Some("b"), None, Some("a")])
+    );
 }

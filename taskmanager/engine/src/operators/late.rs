@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, Int64Array, StringArray, TimestampMicrosecondArray, UInt32Array,
-};
+use arrow::array::{ArrayRef, Int64Array, StringArray, TimestampMicrosecondArray, UInt32Array};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
@@ -44,16 +42,18 @@ impl Missed {
         let late = batch.take(&UInt32Array::from(self.rows.clone()))?;
         let (source, position) = origin(&late);
         let mut columns = late.rows.columns().to_vec();
-        let time = |micros: Vec<i64>| -> ArrayRef {
-            Arc::new(TimestampMicrosecondArray::from(micros))
-        };
+        let time =
+            |micros: Vec<i64>| -> ArrayRef { Arc::new(TimestampMicrosecondArray::from(micros)) };
         columns.push(time(self.starts.clone()));
         columns.push(time(self.ends.clone()));
         columns.push(time(vec![watermark.0; self.rows.len()]));
         columns.push(Arc::new(source));
         columns.push(Arc::new(position));
         let rows = RecordBatch::try_new(Arc::clone(schema), columns)?;
-        Ok(StreamBatch { event_time: late.event_time, ..StreamBatch::plain(rows) })
+        Ok(StreamBatch {
+            event_time: late.event_time,
+            ..StreamBatch::plain(rows)
+        })
     }
 
     /// Entries of the late log.
@@ -67,7 +67,9 @@ impl Missed {
             vec![],
             &arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.len())),
         )?;
-        let late = batch.with_rows(narrow).take(&UInt32Array::from(self.rows.clone()))?;
+        let late = batch
+            .with_rows(narrow)
+            .take(&UInt32Array::from(self.rows.clone()))?;
         let (source, position) = origin(&late);
         RecordBatch::try_new(
             late_log_schema(),
@@ -86,7 +88,9 @@ fn origin(batch: &StreamBatch) -> (StringArray, StringArray) {
     match &batch.origin {
         Some(origin) => (
             StringArray::from(vec![origin.source.as_ref(); batch.len()]),
-            (0..batch.len()).map(|row| Some(origin.position(row))).collect(),
+            (0..batch.len())
+                .map(|row| Some(origin.position(row)))
+                .collect(),
         ),
         None => {
             let none = StringArray::from(vec![None::<&str>; batch.len()]);

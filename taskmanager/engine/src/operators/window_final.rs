@@ -53,6 +53,8 @@ trait WindowState: Send {
     fn take_late_log(&mut self) -> Vec<RecordBatch>;
     /// Bytes held.
     fn size(&self) -> usize;
+    /// Slices held.
+    fn panes_n(&self) -> usize;
 }
 
 type Outcome = Result<(), aggregate::Error>;
@@ -74,20 +76,32 @@ pub struct WindowFinal {
     counters: Counters,
 }
 
-fn new_state(windowed: &Arc<Windowed>, groups_n: u32, watermark: Watermark) -> Box<dyn WindowState> {
+fn new_state(
+    windowed: &Arc<Windowed>,
+    groups_n: u32,
+    watermark: Watermark,
+) -> Box<dyn WindowState> {
     match &windowed.kind {
-        Kind::Sliced(windows) => {
-            Box::new(SlicedFinal::new(Arc::clone(windowed), windows.clone(), groups_n, watermark))
-        }
-        Kind::Session { gap_us } => {
-            Box::new(SessionFinal::new(Arc::clone(windowed), *gap_us, groups_n, watermark))
-        }
+        Kind::Sliced(windows) => Box::new(SlicedFinal::new(
+            Arc::clone(windowed),
+            windows.clone(),
+            groups_n,
+            watermark,
+        )),
+        Kind::Session { gap_us } => Box::new(SessionFinal::new(
+            Arc::clone(windowed),
+            *gap_us,
+            groups_n,
+            watermark,
+        )),
     }
 }
 
 /// Kinds of parts, as the store names them.
 fn known_kind(kind: &str) -> Option<&'static str> {
-    [crate::slices::SLICES, sent::EMITTED, session::EXTENTS].into_iter().find(|known| *known == kind)
+    [crate::slices::SLICES, sent::EMITTED, session::EXTENTS]
+        .into_iter()
+        .find(|known| *known == kind)
 }
 
 impl WindowFinal {
@@ -96,7 +110,14 @@ impl WindowFinal {
         let windowed = Arc::new(windowed);
         let state = new_state(&windowed, groups_n, Watermark::NONE);
         let counters = Counters::default();
-        Self { named, windowed, groups_n, state, behind: Vec::new(), counters }
+        Self {
+            named,
+            windowed,
+            groups_n,
+            state,
+            behind: Vec::new(),
+            counters,
+        }
     }
 
     fn with_results(
@@ -119,12 +140,22 @@ impl WindowFinal {
         self.state.size()
     }
 
+    /// Slices of state held.
+    pub fn state_panes(&self) -> usize {
+        self.state.panes_n()
+    }
+
     fn promised(&self) -> Watermark {
-        self.state.watermark().held_back(self.windowed.spec.allowed_lateness_us)
+        self.state
+            .watermark()
+            .held_back(self.windowed.spec.allowed_lateness_us)
     }
 
     fn refuse(&self, reason: String) -> Error {
-        Error::Restore { operator: self.named.uid.clone(), reason }
+        Error::Restore {
+            operator: self.named.uid.clone(),
+            reason,
+        }
     }
 
     /// Gives each part's blocks to the states of their key groups.
@@ -147,11 +178,18 @@ impl WindowFinal {
             let (rows, groups) = join_blocks(&blocks).map_err(|e| self.named.kernel(e))?;
             let loaded = if watermark == top {
                 let mut stored = part.stored.clone();
-                stored.blocks.retain(|block| groups.iter().any(|(group, _)| *group == block.group));
+                stored
+                    .blocks
+                    .retain(|block| groups.iter().any(|(group, _)| *group == block.group));
                 let rows = PartRows { rows, groups };
-                self.state.load(StatePart::restored(kind, rows, stored, CheckpointId::ZERO))
+                self.state
+                    .load(StatePart::restored(kind, rows, stored, CheckpointId::ZERO))
             } else {
-                match self.behind.iter_mut().find(|state| state.watermark() == watermark) {
+                match self
+                    .behind
+                    .iter_mut()
+                    .find(|state| state.watermark() == watermark)
+                {
                     Some(state) => state.load_rows(kind, rows),
                     None => Ok(()),
                 }
@@ -185,7 +223,11 @@ impl Operator for WindowFinal {
         self.with_results(out, |state, results| state.on_batch(&batch, results))
     }
 
-    fn on_watermark(&mut self, watermark: Watermark, out: &mut Outputs) -> Result<Watermark, Error> {
+    fn on_watermark(
+        &mut self,
+        watermark: Watermark,
+        out: &mut Outputs,
+    ) -> Result<Watermark, Error> {
         self.with_results(out, |state, results| state.advance(watermark, results))?;
         Ok(self.promised())
     }
@@ -197,29 +239,45 @@ impl Operator for WindowFinal {
 
     fn snapshot(&mut self, id: CheckpointId) -> Result<Option<OperatorSnapshot>, Error> {
         if !self.behind.is_empty() {
-            return Err(self.named.protocol("T6: a barrier before the restored watermark"));
+            return Err(self
+                .named
+                .protocol("T6: a barrier before the restored watermark"));
         }
         let watermark = self.state.watermark();
         let parts = self.state.seal(id);
-        Ok(parts.map(|parts| OperatorSnapshot { keyed: true, watermark, parts }))
+        Ok(parts.map(|parts| OperatorSnapshot {
+            keyed: true,
+            watermark,
+            parts,
+        }))
     }
 
     fn restore(&mut self, state: RestoredState) -> Result<(), Error> {
         let watermarks: BTreeMap<KeyGroup, Watermark> = state.groups.iter().copied().collect();
-        let top = watermarks.values().copied().max().unwrap_or(state.watermark);
+        let top = watermarks
+            .values()
+            .copied()
+            .max()
+            .unwrap_or(state.watermark);
         self.state = new_state(&self.windowed, self.groups_n, top);
         self.behind.clear();
         for watermark in watermarks.values() {
-            let known = self.behind.iter().any(|state| state.watermark() == *watermark);
+            let known = self
+                .behind
+                .iter()
+                .any(|state| state.watermark() == *watermark);
             if *watermark != top && !known {
-                self.behind.push(new_state(&self.windowed, self.groups_n, *watermark));
+                self.behind
+                    .push(new_state(&self.windowed, self.groups_n, *watermark));
             }
         }
         for part in &state.parts {
             self.load_part(part, &watermarks, top)?;
         }
         for state in self.behind.iter_mut().chain([&mut self.state]) {
-            state.finish_load().map_err(|error| self.named.aggregate_state(error))?;
+            state
+                .finish_load()
+                .map_err(|error| self.named.aggregate_state(error))?;
         }
         Ok(())
     }
@@ -234,10 +292,10 @@ impl Operator for WindowFinal {
 }
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod random_tests;
 #[cfg(test)]
 mod session_tests;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

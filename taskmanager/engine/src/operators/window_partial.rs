@@ -86,7 +86,10 @@ impl WindowPartial {
         if good.is_empty() {
             return Ok((good, Vec::new()));
         }
-        let columns = self.windowed.cast(evaluated.columns).map_err(|e| self.named.kernel(e))?;
+        let columns = self
+            .windowed
+            .cast(evaluated.columns)
+            .map_err(|e| self.named.kernel(e))?;
         Ok((good, columns))
     }
 
@@ -112,7 +115,9 @@ impl WindowPartial {
         out: &mut Outputs,
     ) -> Result<(), Error> {
         let Some(times) = batch.event_time.clone() else {
-            return Err(self.named.protocol("T3: rows without event time in a windowed aggregate"));
+            return Err(self
+                .named
+                .protocol("T3: rows without event time in a windowed aggregate"));
         };
         let mut inputs = self.windowed.inputs(columns);
         for key in &mut inputs.keys {
@@ -137,7 +142,8 @@ impl WindowPartial {
                 Some(first) => {
                     self.counters.passed += count(n);
                     let key = SliceKey { slice, first };
-                    self.add(key, &inputs, &times, &rows).map_err(|e| self.aggregate(e))?;
+                    self.add(key, &inputs, &times, &rows)
+                        .map_err(|e| self.aggregate(e))?;
                 }
             }
         }
@@ -204,7 +210,9 @@ impl WindowPartial {
             return Ok(());
         }
         if self.windowed.spec.late_log {
-            let log = missed.log(batch, self.watermark).map_err(|e| self.named.kernel(e))?;
+            let log = missed
+                .log(batch, self.watermark)
+                .map_err(|e| self.named.kernel(e))?;
             self.late_log.push(log);
         }
         if out.is_read(Port::Late) {
@@ -224,8 +232,8 @@ impl WindowPartial {
             let rows = table.take().map_err(|e| self.aggregate(e))?;
             let n = rows.rows;
             let columns = partial_columns(key, rows, self.windowed.keys_n());
-            let rows = assemble(&self.windowed.partial, columns, n)
-                .map_err(|e| self.named.kernel(e))?;
+            let rows =
+                assemble(&self.windowed.partial, columns, n).map_err(|e| self.named.kernel(e))?;
             let mut offset = 0;
             while offset < n {
                 let length = BATCH_ROWS.min(n - offset);
@@ -267,7 +275,9 @@ fn miss(
                 (*offset..*offset + *length).for_each(|row| missed.push(short(row), start, end));
             }
             Rows::Some(rows) => {
-                rows.values().iter().for_each(|row| missed.push(*row, start, end));
+                rows.values()
+                    .iter()
+                    .for_each(|row| missed.push(*row, start, end));
             }
         }
     }
@@ -292,7 +302,11 @@ impl Operator for WindowPartial {
         }
     }
 
-    fn on_watermark(&mut self, watermark: Watermark, out: &mut Outputs) -> Result<Watermark, Error> {
+    fn on_watermark(
+        &mut self,
+        watermark: Watermark,
+        out: &mut Outputs,
+    ) -> Result<Watermark, Error> {
         let closes = self.closes(self.watermark, watermark);
         if closes {
             self.send_partials(out)?;

@@ -86,7 +86,10 @@ impl Inputs {
     /// Rows that each filter keeps.
     pub fn keep(&self) -> Vec<Option<BooleanBuffer>> {
         let keep = |filter: &Option<ArrayRef>| {
-            filter.as_ref().and_then(|filter| filter.as_boolean_opt()).map(rows_kept)
+            filter
+                .as_ref()
+                .and_then(|filter| filter.as_boolean_opt())
+                .map(rows_kept)
         };
         self.filters.iter().map(keep).collect()
     }
@@ -113,7 +116,11 @@ impl Windowed {
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| unsupported(error.to_string()))?;
-        let keys = spec.keys.iter().map(|key| arrow_type(&key.expr.data_type)).collect();
+        let keys = spec
+            .keys
+            .iter()
+            .map(|key| arrow_type(&key.expr.data_type))
+            .collect();
         let extents = match kind {
             Kind::Sliced(_) => Extents::Ignored,
             Kind::Session { .. } => Extents::Kept,
@@ -127,8 +134,16 @@ impl Windowed {
                 next - 1
             })
         };
-        let args = spec.calls.iter().map(|call| number(call.arg.as_ref())).collect();
-        let filters = spec.calls.iter().map(|call| number(call.filter.as_ref())).collect();
+        let args = spec
+            .calls
+            .iter()
+            .map(|call| number(call.arg.as_ref()))
+            .collect();
+        let filters = spec
+            .calls
+            .iter()
+            .map(|call| number(call.filter.as_ref()))
+            .collect();
         Ok(Self {
             partial: partial_schema(&spec, &kind, &shape),
             output: output_schema(&spec),
@@ -153,7 +168,10 @@ impl Windowed {
 
     /// Makes evaluated columns have exactly the planned types.
     pub fn cast(&self, columns: Vec<ArrayRef>) -> Result<Vec<ArrayRef>, ArrowError> {
-        let options = CastOptions { safe: false, ..CastOptions::default() };
+        let options = CastOptions {
+            safe: false,
+            ..CastOptions::default()
+        };
         let cast = |(column, expr): (ArrayRef, &Expr)| {
             let wanted = arrow_type(&expr.data_type);
             if *column.data_type() == wanted {
@@ -162,7 +180,11 @@ impl Windowed {
                 cast_with_options(&column, &wanted, &options)
             }
         };
-        columns.into_iter().zip(self.expressions()).map(cast).collect()
+        columns
+            .into_iter()
+            .zip(self.expressions())
+            .map(cast)
+            .collect()
     }
 
     /// Sorts columns in the order of [`Windowed::expressions`] into keys, arguments and filters.
@@ -191,7 +213,10 @@ impl Windowed {
         columns.push(Arc::new(TimestampMicrosecondArray::from(ends)));
         columns.extend(values);
         let rows = assemble(&self.output, columns, n)?;
-        Ok(StreamBatch { event_time: Some(event_time), ..StreamBatch::plain(rows) })
+        Ok(StreamBatch {
+            event_time: Some(event_time),
+            ..StreamBatch::plain(rows)
+        })
     }
 }
 
@@ -218,7 +243,11 @@ fn partial_schema(spec: &AggregateSpec, kind: &Kind, shape: &TableShape) -> Sche
         }
         Kind::Session { .. } => {
             for (idx, expr) in expressions(spec).into_iter().enumerate() {
-                fields.push(Field::new(format!("_{idx}"), arrow_type(&expr.data_type), true));
+                fields.push(Field::new(
+                    format!("_{idx}"),
+                    arrow_type(&expr.data_type),
+                    true,
+                ));
             }
             fields.extend(spec.input.iter().map(field));
         }
@@ -234,7 +263,11 @@ fn output_schema(spec: &AggregateSpec) -> SchemaRef {
     let time = DataType::Timestamp(TimeUnit::Microsecond, None);
     let mut fields: Vec<Field> = Vec::new();
     for key in &spec.keys {
-        fields.push(Field::new(&key.name, arrow_type(&key.expr.data_type), key.expr.nullable));
+        fields.push(Field::new(
+            &key.name,
+            arrow_type(&key.expr.data_type),
+            key.expr.nullable,
+        ));
     }
     fields.push(Field::new("window_start", time.clone(), false));
     fields.push(Field::new("window_end", time, false));
@@ -254,7 +287,9 @@ pub fn evaluators<E>(
 
 /// A column of numbers that must be there.
 pub(crate) fn numbers(rows: &RecordBatch, idx: usize) -> Option<&Int64Array> {
-    rows.columns().get(idx).and_then(|column| column.as_any().downcast_ref())
+    rows.columns()
+        .get(idx)
+        .and_then(|column| column.as_any().downcast_ref())
 }
 
 impl Named {

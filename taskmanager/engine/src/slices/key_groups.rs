@@ -27,12 +27,19 @@ pub(crate) fn sort_by_key_group(
     let mut order = vec![0u32; rows];
     for (row, hash) in hashes.iter().enumerate() {
         let next = &mut ends[group_of(hash)];
-        order[*next] = u32::try_from(row).map_err(|_| Error::State("a part over 2^32 rows".into()))?;
+        order[*next] =
+            u32::try_from(row).map_err(|_| Error::State("a part over 2^32 rows".into()))?;
         *next += 1;
     }
-    let groups = starts.windows(2).enumerate().filter(|(_, bounds)| bounds[0] < bounds[1]);
+    let groups = starts
+        .windows(2)
+        .enumerate()
+        .filter(|(_, bounds)| bounds[0] < bounds[1]);
     let groups = groups.map(|(group, bounds)| {
-        (KeyGroup(u16::try_from(group).unwrap_or(u16::MAX)), bounds[0]..bounds[1])
+        (
+            KeyGroup(u16::try_from(group).unwrap_or(u16::MAX)),
+            bounds[0]..bounds[1],
+        )
     });
     Ok((UInt32Array::from(order), groups.collect()))
 }

@@ -47,14 +47,22 @@ pub(crate) struct RowLog {
 }
 
 fn until_max(rows: &RecordBatch) -> i64 {
-    let until = rows.columns().get(1).and_then(|column| column.as_primitive_opt::<Int64Type>());
+    let until = rows
+        .columns()
+        .get(1)
+        .and_then(|column| column.as_primitive_opt::<Int64Type>());
     until.and_then(arrow::compute::max).unwrap_or(i64::MIN)
 }
 
 impl RowLog {
     pub(crate) fn new(shape: LogShape) -> Self {
         let sequence = shape.sequence_from;
-        Self { shape, added: Vec::new(), parts: Vec::new(), sequence }
+        Self {
+            shape,
+            added: Vec::new(),
+            parts: Vec::new(),
+            sequence,
+        }
     }
 
     /// Remembers rows of the log's schema.
@@ -72,7 +80,11 @@ impl RowLog {
 
     /// Number of parts that wait for conversion.
     pub(crate) fn is_behind(&self) -> bool {
-        self.parts.iter().filter(|part| !part.part.is_converted()).count() >= UNCONVERTED_PARTS_MAX
+        self.parts
+            .iter()
+            .filter(|part| !part.part.is_converted())
+            .count()
+            >= UNCONVERTED_PARTS_MAX
     }
 
     /// Freezes the log; rows not needed at `watermark` may be left out.
@@ -96,9 +108,15 @@ impl RowLog {
                 move || convert(&shape, &pieces, watermark).map_err(|error| error.to_string());
             self.sequence += 1;
             let part = StatePart::sealed(self.shape.kind, id, self.sequence, Box::new(convert));
-            self.parts.push(LogPart { part: Arc::new(part), until });
+            self.parts.push(LogPart {
+                part: Arc::new(part),
+                until,
+            });
         }
-        self.parts.iter().map(|part| Arc::clone(&part.part)).collect()
+        self.parts
+            .iter()
+            .map(|part| Arc::clone(&part.part))
+            .collect()
     }
 
     /// Takes a part read back, and returns its rows.
@@ -106,7 +124,10 @@ impl RowLog {
         let rows = part.rows().map_err(Error::State)?;
         self.check(&rows.rows)?;
         let until = until_max(&rows.rows);
-        self.parts.push(LogPart { part: Arc::new(part), until });
+        self.parts.push(LogPart {
+            part: Arc::new(part),
+            until,
+        });
         Ok(rows.rows.clone())
     }
 
@@ -120,10 +141,16 @@ impl RowLog {
     /// Bytes held, shared parts included.
     pub(crate) fn size(&self) -> usize {
         let part = |part: &LogPart| match part.part.is_converted() {
-            true => part.part.rows().map_or(0, |rows| rows.rows.get_array_memory_size()),
+            true => part
+                .part
+                .rows()
+                .map_or(0, |rows| rows.rows.get_array_memory_size()),
             false => 0,
         };
-        self.added.iter().map(RecordBatch::get_array_memory_size).sum::<usize>()
+        self.added
+            .iter()
+            .map(RecordBatch::get_array_memory_size)
+            .sum::<usize>()
             + self.parts.iter().map(part).sum::<usize>()
     }
 
@@ -139,7 +166,9 @@ impl RowLog {
         if found == expected && schema.fields().len() == self.shape.schema.fields().len() {
             Ok(())
         } else {
-            Err(Error::State(format!("stored layout is {found:?}, this program's {expected:?}")))
+            Err(Error::State(format!(
+                "stored layout is {found:?}, this program's {expected:?}"
+            )))
         }
     }
 }
@@ -152,9 +181,15 @@ fn convert(shape: &LogShape, pieces: &[RecordBatch], watermark: i64) -> Result<P
     let pieces = pieces.iter().map(cast).collect::<Result<Vec<_>, _>>()?;
     let all = concat_batches(&shape.schema, &pieces)?;
     let until = all.column(1).as_primitive::<Int64Type>();
-    let keep: BooleanArray = until.iter().map(|until| until.map(|until| until > watermark)).collect();
+    let keep: BooleanArray = until
+        .iter()
+        .map(|until| until.map(|until| until > watermark))
+        .collect();
     let all = filter_record_batch(&all, &keep)?;
     let keys = all.columns().get(2..2 + shape.keys_n).unwrap_or_default();
     let (order, groups) = sort_by_key_group(keys, all.num_rows(), shape.groups_n)?;
-    Ok(PartRows { rows: take_record_batch(&all, &order)?, groups })
+    Ok(PartRows {
+        rows: take_record_batch(&all, &order)?,
+        groups,
+    })
 }

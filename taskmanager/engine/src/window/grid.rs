@@ -62,23 +62,37 @@ fn clamp(value: i128) -> i64 {
 impl Grid {
     /// A grid of this width; in a zone other than UTC the width is whole days.
     pub fn new(width_us: i64, offset_us: i64, time_zone: &str) -> Result<Self, Error> {
-        let zone: Tz = time_zone.parse().map_err(|_| Error::Zone(time_zone.to_owned()))?;
+        let zone: Tz = time_zone
+            .parse()
+            .map_err(|_| Error::Zone(time_zone.to_owned()))?;
         if zone == Tz::UTC {
-            return Ok(Grid::Even { width_us, offset_us });
+            return Ok(Grid::Even {
+                width_us,
+                offset_us,
+            });
         }
         if width_us % DAY_US != 0 {
             return Err(Error::Days(width_us));
         }
-        Ok(Grid::Days { zone, days: width_us / DAY_US, offset_us })
+        Ok(Grid::Days {
+            zone,
+            days: width_us / DAY_US,
+            offset_us,
+        })
     }
 
     /// First instant of a slice; saturates at the ends of time.
     pub fn start(&self, slice: i64) -> i64 {
         match self {
-            Grid::Even { width_us, offset_us } => {
-                clamp(i128::from(slice) * i128::from(*width_us) + i128::from(*offset_us))
-            }
-            Grid::Days { zone, days, offset_us } => {
+            Grid::Even {
+                width_us,
+                offset_us,
+            } => clamp(i128::from(slice) * i128::from(*width_us) + i128::from(*offset_us)),
+            Grid::Days {
+                zone,
+                days,
+                offset_us,
+            } => {
                 let local = i128::from(slice) * i128::from(*days) * i128::from(DAY_US)
                     + i128::from(*offset_us);
                 let local = clamp(local);
@@ -90,13 +104,20 @@ impl Grid {
     /// The slice that `time` is in: the one with `start(n) <= time < start(n + 1)`.
     pub fn slice_of(&self, time: i64) -> i64 {
         match self {
-            Grid::Even { width_us, offset_us } => match time.checked_sub(*offset_us) {
+            Grid::Even {
+                width_us,
+                offset_us,
+            } => match time.checked_sub(*offset_us) {
                 Some(time) => time.div_euclid(*width_us),
                 None => clamp(
                     (i128::from(time) - i128::from(*offset_us)).div_euclid(i128::from(*width_us)),
                 ),
             },
-            Grid::Days { zone, days, offset_us } => {
+            Grid::Days {
+                zone,
+                days,
+                offset_us,
+            } => {
                 let local = local_of(*zone, time);
                 let width = i128::from(*days) * i128::from(DAY_US);
                 let guess = clamp((i128::from(local) - i128::from(*offset_us)).div_euclid(width));
@@ -145,7 +166,10 @@ fn instant(zone: Tz, local: NaiveDateTime) -> i64 {
         None => {
             // In a gap: by the offset that held before it, which lands right behind the gap's start.
             let before = local - Duration::days(1);
-            let offset = zone.offset_from_utc_datetime(&before).fix().local_minus_utc();
+            let offset = zone
+                .offset_from_utc_datetime(&before)
+                .fix()
+                .local_minus_utc();
             micros(local) - i64::from(offset) * 1_000_000
         }
     }

@@ -36,11 +36,17 @@ pub fn split(windows: &SlicedWindows, times: &[i64]) -> Vec<(i64, Rows)> {
     for (row, time) in times.iter().enumerate() {
         if !(start..end).contains(time) {
             let slice = windows.slice_of(*time);
-            (start, end) = (windows.slice_start(slice), windows.slice_start(slice.saturating_add(1)));
-            current = slices.iter().position(|(known, _)| *known == slice).unwrap_or_else(|| {
-                slices.push((slice, Vec::new()));
-                slices.len() - 1
-            });
+            (start, end) = (
+                windows.slice_start(slice),
+                windows.slice_start(slice.saturating_add(1)),
+            );
+            current = slices
+                .iter()
+                .position(|(known, _)| *known == slice)
+                .unwrap_or_else(|| {
+                    slices.push((slice, Vec::new()));
+                    slices.len() - 1
+                });
         }
         let Some((_, runs)) = slices.get_mut(current) else {
             continue;
@@ -51,18 +57,32 @@ pub fn split(windows: &SlicedWindows, times: &[i64]) -> Vec<(i64, Rows)> {
         }
     }
     slices.sort_unstable_by_key(|(slice, _)| *slice);
-    slices.into_iter().map(|(slice, runs)| (slice, rows(&runs))).collect()
+    slices
+        .into_iter()
+        .map(|(slice, runs)| (slice, rows(&runs)))
+        .collect()
 }
 
 fn bounds(times: &[i64]) -> Option<(i64, i64)> {
     let first = *times.first()?;
-    Some(times.iter().fold((first, first), |(low, high), time| (low.min(*time), high.max(*time))))
+    Some(times.iter().fold((first, first), |(low, high), time| {
+        (low.min(*time), high.max(*time))
+    }))
 }
 
 fn rows(runs: &[(usize, usize)]) -> Rows {
     if let [(offset, length)] = runs {
-        return Rows::Run { offset: *offset, length: *length };
+        return Rows::Run {
+            offset: *offset,
+            length: *length,
+        };
     }
-    let rows = runs.iter().flat_map(|(offset, length)| *offset..*offset + *length);
-    Rows::Some(rows.map(|row| u32::try_from(row).unwrap_or(u32::MAX)).collect::<Vec<_>>().into())
+    let rows = runs
+        .iter()
+        .flat_map(|(offset, length)| *offset..*offset + *length);
+    Rows::Some(
+        rows.map(|row| u32::try_from(row).unwrap_or(u32::MAX))
+            .collect::<Vec<_>>()
+            .into(),
+    )
 }

@@ -8,13 +8,22 @@ const HOUR: i64 = 3600 * SECOND;
 const DAY: i64 = 24 * HOUR;
 
 fn tumbling(size_us: i64, offset_us: i64, zone: &str) -> SlicedWindows {
-    let spec = WindowSpec::Tumbling { size_us, offset_us, time_zone: zone.to_owned() };
+    let spec = WindowSpec::Tumbling {
+        size_us,
+        offset_us,
+        time_zone: zone.to_owned(),
+    };
     SlicedWindows::new(&spec).unwrap().unwrap()
 }
 
 fn hopping(size_us: i64, slide_us: i64, offset_us: i64) -> SlicedWindows {
     let time_zone = "UTC".to_owned();
-    let spec = WindowSpec::Hopping { size_us, slide_us, offset_us, time_zone };
+    let spec = WindowSpec::Hopping {
+        size_us,
+        slide_us,
+        offset_us,
+        time_zone,
+    };
     SlicedWindows::new(&spec).unwrap().unwrap()
 }
 
@@ -70,7 +79,12 @@ fn hopping_windows_of_a_time_are_those_that_contain_it() {
 fn windows_that_leave_gaps_or_have_no_length_are_refused() {
     for (size_us, slide_us) in [(0, 1), (10, 0), (10, 11), (-5, -5)] {
         let time_zone = "UTC".to_owned();
-        let spec = WindowSpec::Hopping { size_us, slide_us, offset_us: 0, time_zone };
+        let spec = WindowSpec::Hopping {
+            size_us,
+            slide_us,
+            offset_us: 0,
+            time_zone,
+        };
         assert!(SlicedWindows::new(&spec).is_err(), "{size_us} {slide_us}");
     }
     let zoned = |size_us, zone: &str| {
@@ -81,22 +95,37 @@ fn windows_that_leave_gaps_or_have_no_length_are_refused() {
         })
     };
     assert_eq!(zoned(HOUR, "Europe/Berlin").unwrap_err(), Error::Days(HOUR));
-    assert_eq!(zoned(DAY, "Mars/Base").unwrap_err(), Error::Zone("Mars/Base".to_owned()));
+    assert_eq!(
+        zoned(DAY, "Mars/Base").unwrap_err(),
+        Error::Zone("Mars/Base".to_owned())
+    );
 }
 
 #[test]
 fn local_days_have_23_to_25_hours_kf_e19_kf_v10() {
     let days = tumbling(DAY, 0, "America/Los_Angeles");
     let day = |date: &str| {
-        let time = chrono::DateTime::parse_from_rfc3339(date).unwrap().timestamp_micros();
+        let time = chrono::DateTime::parse_from_rfc3339(date)
+            .unwrap()
+            .timestamp_micros();
         windows_of(&days, time)[0]
     };
-    let at = |date: &str| chrono::DateTime::parse_from_rfc3339(date).unwrap().timestamp_micros();
+    let at = |date: &str| {
+        chrono::DateTime::parse_from_rfc3339(date)
+            .unwrap()
+            .timestamp_micros()
+    };
 
     let (start, end) = day("2021-03-14T20:00:00Z");
-    assert_eq!((start, end - start), (at("2021-03-14T08:00:00Z"), 23 * HOUR));
+    assert_eq!(
+        (start, end - start),
+        (at("2021-03-14T08:00:00Z"), 23 * HOUR)
+    );
     let (start, end) = day("2021-11-07T20:00:00Z");
-    assert_eq!((start, end - start), (at("2021-11-07T07:00:00Z"), 25 * HOUR));
+    assert_eq!(
+        (start, end - start),
+        (at("2021-11-07T07:00:00Z"), 25 * HOUR)
+    );
 }
 
 #[test]
@@ -112,12 +141,22 @@ fn local_day_of_kolkata_begins_at_1830_utc_kf_e19() {
 fn day_whose_midnight_does_not_exist_begins_behind_the_gap() {
     // Sao Paulo skipped 2018-11-04 00:00..01:00; that day begins at 03:00Z and has 23 hours.
     let days = tumbling(DAY, 0, "America/Sao_Paulo");
-    let at = |date: &str| chrono::DateTime::parse_from_rfc3339(date).unwrap().timestamp_micros();
+    let at = |date: &str| {
+        chrono::DateTime::parse_from_rfc3339(date)
+            .unwrap()
+            .timestamp_micros()
+    };
 
     let window = windows_of(&days, at("2018-11-04T12:00:00Z"))[0];
 
-    assert_eq!(window, (at("2018-11-04T03:00:00Z"), at("2018-11-05T02:00:00Z")));
-    assert_eq!(windows_of(&days, at("2018-11-04T02:59:59Z"))[0].1, at("2018-11-04T03:00:00Z"));
+    assert_eq!(
+        window,
+        (at("2018-11-04T03:00:00Z"), at("2018-11-05T02:00:00Z"))
+    );
+    assert_eq!(
+        windows_of(&days, at("2018-11-04T02:59:59Z"))[0].1,
+        at("2018-11-04T03:00:00Z")
+    );
 }
 
 #[test]
@@ -129,16 +168,40 @@ fn split_cuts_a_batch_by_slice() {
     assert_eq!(
         split(&windows, &[12, 3, 4]),
         [
-            (0, Rows::Run { offset: 1, length: 2 }),
-            (1, Rows::Run { offset: 0, length: 1 })
+            (
+                0,
+                Rows::Run {
+                    offset: 1,
+                    length: 2
+                }
+            ),
+            (
+                1,
+                Rows::Run {
+                    offset: 0,
+                    length: 1
+                }
+            )
         ]
     );
     assert_eq!(
         split(&windows, &[1, 11, 2, -1]),
         [
-            (-1, Rows::Run { offset: 3, length: 1 }),
+            (
+                -1,
+                Rows::Run {
+                    offset: 3,
+                    length: 1
+                }
+            ),
             (0, Rows::Some(vec![0, 2].into())),
-            (1, Rows::Run { offset: 1, length: 1 })
+            (
+                1,
+                Rows::Run {
+                    offset: 1,
+                    length: 1
+                }
+            )
         ]
     );
 }

@@ -9,8 +9,8 @@ use streamforge_core::ids::CheckpointId;
 use streamforge_core::job_graph::{AggregateSpec, Emit, Port, WindowSpec};
 use streamforge_core::key_group::{KeyGroup, key_group_of_hash};
 
-use super::WindowFinal;
 use super::super::window_partial::WindowPartial;
+use super::WindowFinal;
 use super::testing::{self, GROUPS, Row, batch, hopping, lines, session, spec, tumbling};
 use crate::batch::StreamBatch;
 use crate::key_hash::hash_columns;
@@ -36,7 +36,10 @@ struct Job {
 }
 
 fn owned(idx: usize, n: usize) -> BTreeSet<KeyGroup> {
-    (0..GROUPS as u16).filter(|group| usize::from(*group) % n == idx).map(KeyGroup).collect()
+    (0..GROUPS as u16)
+        .filter(|group| usize::from(*group) % n == idx)
+        .map(KeyGroup)
+        .collect()
 }
 
 impl Job {
@@ -85,14 +88,19 @@ impl Job {
 
     fn rows(&mut self, rows: &[Row]) {
         let mut out = Outputs::new(true, true);
-        self.first.on_batch(0, batch(&self.spec, rows), &mut out).unwrap();
+        self.first
+            .on_batch(0, batch(&self.spec, rows), &mut out)
+            .unwrap();
         self.route(out);
     }
 
     /// The sender advances; receiver `idx` is told only if bit `idx` of `told` is set.
     fn advance(&mut self, watermark: i64, told: usize) {
         let mut out = Outputs::new(true, true);
-        self.sender_watermark = self.first.on_watermark(Watermark(watermark), &mut out).unwrap();
+        self.sender_watermark = self
+            .first
+            .on_watermark(Watermark(watermark), &mut out)
+            .unwrap();
         self.route(out);
         for idx in (0..self.receivers.len()).filter(|idx| told & (1 << idx) != 0) {
             self.tell(idx, self.sender_watermark);
@@ -128,20 +136,35 @@ impl Job {
             let id = CheckpointId::from_stored(self.next_checkpoint);
             self.next_checkpoint += 1;
             let snapshot = receiver.last.snapshot(id).unwrap().unwrap();
-            watermarks.extend(receiver.groups.iter().map(|group| (*group, snapshot.watermark)));
+            watermarks.extend(
+                receiver
+                    .groups
+                    .iter()
+                    .map(|group| (*group, snapshot.watermark)),
+            );
             parts.extend(snapshot.parts);
         }
         self.receivers = (0..n)
             .map(|idx| {
                 let groups = owned(idx, n);
-                let known = groups.iter().map(|group| (*group, watermarks[group])).collect();
+                let known = groups
+                    .iter()
+                    .map(|group| (*group, watermarks[group]))
+                    .collect();
                 let last = testing::restored(&self.spec, known, &parts);
-                Receiver { last, groups, promised: Watermark::NONE }
+                Receiver {
+                    last,
+                    groups,
+                    promised: Watermark::NONE,
+                }
             })
             .collect();
         let highest = watermarks.values().copied().max().unwrap();
         for idx in 0..n {
-            let mine = self.receivers[idx].groups.iter().map(|group| watermarks[group]);
+            let mine = self.receivers[idx]
+                .groups
+                .iter()
+                .map(|group| watermarks[group]);
             self.tell(idx, mine.max().unwrap());
         }
         // The sender begins anew and learns the highest by its handshake.
@@ -157,7 +180,8 @@ impl Job {
 
 fn log(operator: &mut dyn Operator) -> Vec<String> {
     let rows = operator.take_late_log().into_iter();
-    rows.flat_map(|rows| lines(&StreamBatch::plain(rows))).collect()
+    rows.flat_map(|rows| lines(&StreamBatch::plain(rows)))
+        .collect()
 }
 
 fn collect(main: &mut Vec<String>, promised: Watermark, mut out: Outputs) {
@@ -165,7 +189,11 @@ fn collect(main: &mut Vec<String>, promised: Watermark, mut out: Outputs) {
         if port == Port::Main {
             let times = batch.event_time.as_ref().unwrap().values();
             let behind = times.iter().any(|time| *time < promised.0);
-            assert!(promised == Watermark::NONE || !behind, "T5: {:?}", lines(&batch));
+            assert!(
+                promised == Watermark::NONE || !behind,
+                "T5: {:?}",
+                lines(&batch)
+            );
             main.extend(lines(&batch));
         }
     }
@@ -181,14 +209,19 @@ fn fold(lines: &[String]) -> Vec<String> {
         assert!((0..=1).contains(count), "G2: {line} in {lines:#?}");
     }
     rows.retain(|_, count| *count > 0);
-    rows.into_keys().map(|row| row.trim_start().to_owned()).collect()
+    rows.into_keys()
+        .map(|row| row.trim_start().to_owned())
+        .collect()
 }
 
 /// (record, window start) pairs of the late log.
 fn missed(log: &[String]) -> BTreeSet<(i64, i64)> {
     let pair = |line: &String| {
         let cells: Vec<&str> = line.split(' ').collect();
-        (cells[2].split(':').next().unwrap().parse().unwrap(), cells[3].parse().unwrap())
+        (
+            cells[2].split(':').next().unwrap().parse().unwrap(),
+            cells[3].parse().unwrap(),
+        )
     };
     log.iter().map(pair).collect()
 }
@@ -217,8 +250,11 @@ fn expected(window: &WindowSpec, rows: &[Row], missed: &BTreeSet<(i64, i64)>) ->
         }
         WindowSpec::Session { gap_us } => {
             let late: BTreeSet<i64> = missed.iter().map(|pair| pair.0).collect();
-            let mut rows: Vec<Row> =
-                rows.iter().filter(|row| !late.contains(&row.2)).copied().collect();
+            let mut rows: Vec<Row> = rows
+                .iter()
+                .filter(|row| !late.contains(&row.2))
+                .copied()
+                .collect();
             rows.sort_by_key(|row| (row.1, row.0));
             let mut session: Vec<Row> = Vec::new();
             for row in rows.into_iter().map(Some).chain([None]) {

@@ -43,7 +43,12 @@ impl<'a> Results<'a> {
         counters: &'a mut Counters,
         out: &'a mut Outputs,
     ) -> Self {
-        Self { named, windowed, counters, out }
+        Self {
+            named,
+            windowed,
+            counters,
+            out,
+        }
     }
 
     /// All groups as rows of the main output; those of bad ones are not to be sent.
@@ -82,7 +87,10 @@ impl<'a> Results<'a> {
 
     /// Sends rows of a changelog.
     pub(super) fn send(&mut self, batch: &StreamBatch, ops: Option<Int8Array>) {
-        let batch = StreamBatch { ops, ..batch.clone() };
+        let batch = StreamBatch {
+            ops,
+            ..batch.clone()
+        };
         let mut offset = 0;
         while offset < batch.len() {
             let n = BATCH_ROWS.min(batch.len() - offset);
@@ -108,7 +116,12 @@ impl<'a> Results<'a> {
         let mut rows = BadRows::default();
         for (row, reason) in bad {
             let time = batch.event_time.as_ref().map(|times| times.value(*row));
-            rows.push(Some(row_as_json(&names, *row).as_bytes()), reason.clone(), None, time);
+            rows.push(
+                Some(row_as_json(&names, *row).as_bytes()),
+                reason.clone(),
+                None,
+                time,
+            );
         }
         self.out.push(Port::Bad, rows.finish(&self.named.node)?);
         Ok(())

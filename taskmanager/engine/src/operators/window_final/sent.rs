@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, DynComparator, Int8Array, RecordBatch, UInt32Array,
-    make_comparator,
+    ArrayRef, AsArray, DynComparator, Int8Array, RecordBatch, UInt32Array, make_comparator,
 };
-use arrow::compute::{SortOptions, interleave_record_batch, sort_to_indices, take, take_record_batch};
+use arrow::compute::{
+    SortOptions, interleave_record_batch, sort_to_indices, take, take_record_batch,
+};
 use arrow::datatypes::{DataType, Field, Int8Type, Int64Type, Schema, TimestampMicrosecondType};
 
 use super::super::windowed::Windowed;
@@ -66,10 +67,18 @@ pub(super) struct Correction {
     pub(super) changed: Vec<usize>,
 }
 
-fn comparators(old: &RecordBatch, new: &RecordBatch, from: usize) -> Result<Vec<DynComparator>, Error> {
+fn comparators(
+    old: &RecordBatch,
+    new: &RecordBatch,
+    from: usize,
+) -> Result<Vec<DynComparator>, Error> {
     let pairs = old.columns().iter().zip(new.columns()).skip(from);
     let compare = |(old, new): (&ArrayRef, &ArrayRef)| {
-        Ok(make_comparator(old.as_ref(), new.as_ref(), SortOptions::default())?)
+        Ok(make_comparator(
+            old.as_ref(),
+            new.as_ref(),
+            SortOptions::default(),
+        )?)
     };
     pairs.map(compare).collect()
 }
@@ -104,7 +113,9 @@ impl Sent {
     }
 
     /// All rows that hold, and keys known to have no result.
-    pub(super) fn into_rows(mut self) -> Result<(Vec<RecordBatch>, Vec<(usize, usize, Said)>), Error> {
+    pub(super) fn into_rows(
+        mut self,
+    ) -> Result<(Vec<RecordBatch>, Vec<(usize, usize, Said)>), Error> {
         let unindexed: Vec<usize> = self.unindexed.iter().map(|(batch, _)| *batch).collect();
         self.catch_up()?;
         let mut rows = Vec::new();
@@ -114,7 +125,8 @@ impl Sent {
             let keys: Vec<ArrayRef> = columns.cloned().collect();
             let groups = self.index.intern(&keys, self.batches[batch].num_rows())?;
             for (row, group) in groups.iter().enumerate().rev() {
-                if !std::mem::replace(&mut seen[*group], true) && self.said[*group] != Said::Nothing {
+                if !std::mem::replace(&mut seen[*group], true) && self.said[*group] != Said::Nothing
+                {
                     rows.push((batch, row, self.said[*group]));
                 }
             }
@@ -142,7 +154,11 @@ impl Sent {
     }
 
     /// Says `new` instead of what was said about its keys; `bad` are its rows without a result.
-    pub(super) fn correct(&mut self, new: &RecordBatch, bad: &[usize]) -> Result<Correction, Error> {
+    pub(super) fn correct(
+        &mut self,
+        new: &RecordBatch,
+        bad: &[usize],
+    ) -> Result<Correction, Error> {
         self.catch_up()?;
         let keys: Vec<ArrayRef> = new.columns().iter().take(self.keys_n).cloned().collect();
         let groups = self.index.intern(&keys, new.num_rows())?.to_vec();
@@ -160,13 +176,19 @@ impl Sent {
                 if !compare.contains_key(&batch) {
                     compare.insert(batch, comparators(&self.batches[batch], new, self.keys_n)?);
                 }
-                let same = compare[&batch].iter().all(|compare| compare(old, row).is_eq());
+                let same = compare[&batch]
+                    .iter()
+                    .all(|compare| compare(old, row).is_eq());
                 if same && !is_bad {
                     continue;
                 }
                 picks.push((batch, old));
                 op_of_new = RowOp::UpdateAfter;
-                ops.push(if is_bad { RowOp::Delete } else { RowOp::UpdateBefore } as i8);
+                ops.push(if is_bad {
+                    RowOp::Delete
+                } else {
+                    RowOp::UpdateBefore
+                } as i8);
             }
             if is_bad {
                 if before == Said::Bad {
@@ -186,7 +208,12 @@ impl Sent {
         if !changed.is_empty() {
             self.batches.push(new.clone());
         }
-        Ok(Correction { rows, ops: Int8Array::from(ops), newly_bad, changed })
+        Ok(Correction {
+            rows,
+            ops: Int8Array::from(ops),
+            newly_bad,
+            changed,
+        })
     }
 
     /// Bytes held.
@@ -205,7 +232,10 @@ impl Sent {
         self.said.resize(self.index.len(), Said::Nothing);
         for (group, said) in groups.into_iter().zip(other.said) {
             self.said[group] = match said {
-                Said::Row { batch, row } => Said::Row { batch: batch + offset, row },
+                Said::Row { batch, row } => Said::Row {
+                    batch: batch + offset,
+                    row,
+                },
                 said => said,
             };
         }
@@ -228,11 +258,20 @@ impl SentLog {
         let keys_n = windowed.keys_n();
         let number = |name: &str| Field::new(name, DataType::Int64, false);
         let mut fields = vec![number("_seq"), number("_until")];
-        fields.extend(windowed.output.fields().iter().map(|field| field.as_ref().clone()));
+        fields.extend(
+            windowed
+                .output
+                .fields()
+                .iter()
+                .map(|field| field.as_ref().clone()),
+        );
         fields.push(Field::new("_said", DataType::Int8, false));
         // Names are the user's and may change; types may not.
         for (idx, field) in fields.iter_mut().enumerate().skip(2) {
-            *field = field.clone().with_name(format!("c{idx}")).with_nullable(true);
+            *field = field
+                .clone()
+                .with_name(format!("c{idx}"))
+                .with_nullable(true);
         }
         let layout = format!("{} emitted/1", windowed.shape.layout());
         let metadata = [(LAYOUT.to_owned(), layout)];
@@ -244,7 +283,12 @@ impl SentLog {
             keys_n,
             groups_n,
         };
-        Self { log: RowLog::new(shape), next: 0, keys_n, schema }
+        Self {
+            log: RowLog::new(shape),
+            next: 0,
+            keys_n,
+            schema,
+        }
     }
 
     /// Remembers what was said: rows of the main output, which of them are bad, until when.
@@ -262,7 +306,9 @@ impl SentLog {
         let mut columns = rows.columns().to_vec();
         columns.push(Arc::new(Int8Array::from(said)));
         if let Some(chosen) = chosen {
-            let short = chosen.iter().map(|row| u32::try_from(*row).unwrap_or(u32::MAX));
+            let short = chosen
+                .iter()
+                .map(|row| u32::try_from(*row).unwrap_or(u32::MAX));
             let indices = UInt32Array::from_iter_values(short);
             for column in &mut columns {
                 *column = take(column, &indices, None)?;
@@ -272,7 +318,8 @@ impl SentLog {
         let mut all = vec![constant(self.next, n), constant(until, n)];
         self.next += 1;
         all.extend(columns);
-        self.log.add(RecordBatch::try_new(Arc::clone(&self.schema), all)?);
+        self.log
+            .add(RecordBatch::try_new(Arc::clone(&self.schema), all)?);
         Ok(())
     }
 
@@ -284,7 +331,9 @@ impl SentLog {
         bad: &[usize],
         lateness: i64,
     ) -> Result<(), Error> {
-        let ends = rows.column(self.keys_n + 1).as_primitive::<TimestampMicrosecondType>();
+        let ends = rows
+            .column(self.keys_n + 1)
+            .as_primitive::<TimestampMicrosecondType>();
         let mut by_end: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
         for row in chosen {
             by_end.entry(ends.value(*row)).or_default().push(*row);
@@ -303,13 +352,16 @@ impl SentLog {
         lateness: i64,
     ) -> Result<(), Error> {
         let rows = rows.slice(row, 1);
-        let ends = rows.column(self.keys_n + 1).as_primitive::<TimestampMicrosecondType>();
+        let ends = rows
+            .column(self.keys_n + 1)
+            .as_primitive::<TimestampMicrosecondType>();
         let until = ends.value(0).saturating_add(lateness);
         let mut all = vec![constant(self.next, 1), constant(until, 1)];
         self.next += 1;
         all.extend(rows.columns().iter().cloned());
         all.push(Arc::new(Int8Array::from(vec![SAID_NOTHING])));
-        self.log.add(RecordBatch::try_new(Arc::clone(&self.schema), all)?);
+        self.log
+            .add(RecordBatch::try_new(Arc::clone(&self.schema), all)?);
         Ok(())
     }
 
@@ -343,7 +395,10 @@ impl SentLog {
         let all = arrow::compute::concat_batches(&self.schema, &stored)?;
         let all = take_record_batch(&all, &sort_to_indices(all.column(0), None, None)?)?;
         let sequences = all.column(0).as_primitive::<Int64Type>();
-        self.next = sequences.values().last().map_or(self.next, |last| self.next.max(last + 1));
+        self.next = sequences
+            .values()
+            .last()
+            .map_or(self.next, |last| self.next.max(last + 1));
         let until = all.column(1).as_primitive::<Int64Type>();
         let time = |idx: usize| all.column(2 + self.keys_n + idx);
         let starts = time(0).as_primitive::<TimestampMicrosecondType>();
@@ -352,14 +407,16 @@ impl SentLog {
         let mut picks: BTreeMap<(i64, i64), Vec<u32>> = BTreeMap::new();
         for row in (0..all.num_rows()).filter(|row| until.value(*row) > watermark) {
             let window = (starts.value(row), ends.value(row));
-            picks.entry(window).or_default().push(u32::try_from(row).unwrap_or(u32::MAX));
+            picks
+                .entry(window)
+                .or_default()
+                .push(u32::try_from(row).unwrap_or(u32::MAX));
         }
         let output: Vec<usize> = (2..all.num_columns() - 1).collect();
         for (window, picks) in picks {
             let said = picks.iter().map(|row| said.value(*row as usize)).collect();
             let rows = take_record_batch(&all, &UInt32Array::from(picks))?.project(&output)?;
-            let rows =
-                RecordBatch::try_new(Arc::clone(&windowed.output), rows.columns().to_vec())?;
+            let rows = RecordBatch::try_new(Arc::clone(&windowed.output), rows.columns().to_vec())?;
             let mut sent = Sent::new(windowed)?;
             sent.heard(rows, said);
             windows.insert(window, sent);
@@ -370,7 +427,12 @@ impl SentLog {
 
 /// `rows` as a batch of the main output whose event time is that of its windows (T5).
 pub(super) fn timed(rows: RecordBatch, keys_n: usize) -> StreamBatch {
-    let ends = rows.column(keys_n + 1).as_primitive::<TimestampMicrosecondType>();
+    let ends = rows
+        .column(keys_n + 1)
+        .as_primitive::<TimestampMicrosecondType>();
     let event_time = ends.unary(|end: i64| end.saturating_sub(1));
-    StreamBatch { event_time: Some(event_time), ..StreamBatch::plain(rows) }
+    StreamBatch {
+        event_time: Some(event_time),
+        ..StreamBatch::plain(rows)
+    }
 }

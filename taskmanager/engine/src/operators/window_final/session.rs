@@ -48,9 +48,13 @@ use sweep::SentSessions;
 const CARRIED: i64 = i64::MIN;
 
 /// Fragments up to which every watermark is swept at once. With more, a watermark that advanced by
-/// less than an eighth of the gap waits for the next one or for a flush, so that sweeping costs a
-/// bounded share of the work that made the fragments.
+/// less than an eighth of the gap waits for the next one or for a flush.
 const SWEEP_AT_ONCE_MAX: usize = 8192;
+
+/// Fragments up to which every flush sweeps. With more, a flush sweeps only if the watermark advanced
+/// by a thirty-second of the gap: a sweep looks at all open fragments, and must stay a bounded share
+/// of the work that made them.
+const SWEEP_AT_FLUSH_MAX: usize = 65_536;
 
 /// See the module.
 pub(super) struct SessionFinal {
@@ -93,8 +97,11 @@ impl SessionFinal {
         groups_n: u32,
         watermark: Watermark,
     ) -> Self {
-        let slices =
-            WindowSpec::Tumbling { size_us: gap_us, offset_us: 0, time_zone: "UTC".to_owned() };
+        let slices = WindowSpec::Tumbling {
+            size_us: gap_us,
+            offset_us: 0,
+            time_zone: "UTC".to_owned(),
+        };
         let grid = SlicedWindows::new(&slices)
             .ok()
             .flatten()
@@ -146,8 +153,13 @@ impl SessionFinal {
 
     /// The key that keeps rows of a swept slice apart from those that the sweep consumed.
     fn slice_key(&self, slice: i64) -> SliceKey {
-        let is_swept = self.swept_to(self.watermark).is_some_and(|swept| slice <= swept);
-        SliceKey { slice, first: if is_swept { self.watermark.0 } else { i64::MIN } }
+        let is_swept = self
+            .swept_to(self.watermark)
+            .is_some_and(|swept| slice <= swept);
+        SliceKey {
+            slice,
+            first: if is_swept { self.watermark.0 } else { i64::MIN },
+        }
     }
 
     /// Rows that the sweep up to `watermark` consumed are dead.
@@ -220,7 +232,12 @@ impl SessionFinal {
             return Ok(());
         }
         let expressions_n = self.windowed.expressions().len();
-        let columns = batch.rows.columns().get(expressions_n..).unwrap_or_default().to_vec();
+        let columns = batch
+            .rows
+            .columns()
+            .get(expressions_n..)
+            .unwrap_or_default()
+            .to_vec();
         let rows = assemble(&schema(&self.windowed.spec.input), columns, batch.len())?;
         let input = batch.with_rows(rows);
         if self.windowed.spec.late_log {
@@ -264,12 +281,12 @@ impl SessionFinal {
         Ok(())
     }
 
-    /// Whether a watermark must be swept now rather than wait.
-    fn is_due(&self, watermark: Watermark) -> bool {
-        let advanced = watermark.0.saturating_sub(self.watermark.0);
-        watermark == Watermark::END
-            || self.fragments_n <= SWEEP_AT_ONCE_MAX
-            || advanced >= self.gap_us / 8
+    /// Whether the waiting watermark is swept now rather than later.
+    fn is_due(&self, fragments_max: usize, share_of_gap: i64) -> bool {
+        let advanced = self.waiting.0.saturating_sub(self.watermark.0);
+        self.waiting == Watermark::END
+            || self.fragments_n <= fragments_max
+            || advanced > self.gap_us / share_of_gap
     }
 }
 
@@ -280,7 +297,9 @@ impl WindowState for SessionFinal {
 
     fn on_batch(&mut self, batch: &StreamBatch, results: &mut Results<'_>) -> Outcome {
         let Some(times) = &batch.event_time else {
-            return Err(Error::State("T3: rows without event time in a session".to_owned()));
+            return Err(Error::State(
+                "T3: rows without event time in a session".to_owned(),
+            ));
         };
         let mut inputs = self.windowed.inputs(batch.rows.columns());
         for key in &mut inputs.keys {
@@ -296,8 +315,9 @@ impl WindowState for SessionFinal {
         results.counters.passed += super::count(kept.len());
         let inputs = inputs.map(|column| take(column, &kept, None))?;
         let rows = kept.values().iter();
-        let times: Vec<i64> =
-            rows.filter_map(|row| times.values().get(*row as usize).copied()).collect();
+        let times: Vec<i64> = rows
+            .filter_map(|row| times.values().get(*row as usize).copied())
+            .collect();
         self.add(&inputs, &times)
     }
 
@@ -306,14 +326,15 @@ impl WindowState for SessionFinal {
             return Ok(());
         }
         self.waiting.advance(watermark);
-        if self.is_due(self.waiting) {
+        if self.is_due(SWEEP_AT_ONCE_MAX, 8) {
             return self.sweep(self.waiting, results);
         }
         Ok(())
     }
 
     fn catch_up(&mut self, results: &mut Results<'_>) -> Outcome {
-        if self.waiting > self.watermark || self.dirty {
+        let waits = self.waiting > self.watermark || self.dirty;
+        if waits && self.is_due(SWEEP_AT_FLUSH_MAX, 32) {
             return self.sweep(self.waiting, results);
         }
         Ok(())
@@ -357,7 +378,9 @@ impl WindowState for SessionFinal {
 
     fn finish_load(&mut self) -> Outcome {
         let stored = std::mem::take(&mut self.stored_log);
-        let windows = self.sent_log.read(&stored, &self.windowed, self.watermark.0)?;
+        let windows = self
+            .sent_log
+            .read(&stored, &self.windowed, self.watermark.0)?;
         self.sent.restore(windows.into_values())
     }
 
@@ -382,6 +405,10 @@ impl WindowState for SessionFinal {
 
     fn take_late_log(&mut self) -> Vec<RecordBatch> {
         std::mem::take(&mut self.late_log)
+    }
+
+    fn panes_n(&self) -> usize {
+        self.store.keys().count()
     }
 
     fn size(&self) -> usize {

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use streamforge_core::event_time::Watermark;
 use streamforge_core::job_graph::{AggregateFunction, Emit};
 
 use super::testing::{Pipe, Row, call, session, spec};
@@ -7,7 +8,11 @@ use crate::operator::Operator;
 
 /// Rows of key 1; the value is the position.
 fn rows(times: &[i64]) -> Vec<Row> {
-    times.iter().zip(1..).map(|(time, n)| (*time, 1, n)).collect()
+    times
+        .iter()
+        .zip(1..)
+        .map(|(time, n)| (*time, 1, n))
+        .collect()
 }
 
 fn counting(gap: i64) -> Pipe {
@@ -90,7 +95,10 @@ fn record_that_would_touch_a_final_session_is_late_whole_t4_kf_e3_attack_40() {
 fn record_at_the_end_of_a_final_session_begins_its_own_t4() {
     let mut pipe = counting(5);
 
-    pipe.rows(&[(0, 1, 1)]).watermark(6).rows(&[(5, 1, 2)]).end();
+    pipe.rows(&[(0, 1, 1)])
+        .watermark(6)
+        .rows(&[(5, 1, 2)])
+        .end();
 
     assert_eq!(pipe.take(), ["+I 1 0 5 1", "+I 1 5 10 1"]);
     assert!(pipe.seen.late.is_empty());
@@ -101,7 +109,10 @@ fn late_record_is_not_folded_into_the_next_session_kf_e5() {
     let mut pipe = counting(5);
 
     // 20 closes [0,5) and [1,6); 2 is late; the next session starts at 20 with its own count.
-    pipe.rows(&[(0, 1, 1), (20, 1, 2)]).watermark(20).rows(&[(2, 1, 3), (22, 1, 4)]).end();
+    pipe.rows(&[(0, 1, 1), (20, 1, 2)])
+        .watermark(20)
+        .rows(&[(2, 1, 3), (22, 1, 4)])
+        .end();
 
     assert_eq!(pipe.take(), ["+I 1 0 5 1", "+I 1 20 27 2"]);
     assert_eq!(pipe.last.counters().late, 1);
@@ -114,7 +125,10 @@ fn record_whose_own_window_is_closed_is_late_even_beside_an_open_session_t4() {
     // chain of such records could lead back into a session that was sent and forgotten.
     let mut pipe = counting(10);
 
-    pipe.rows(&[(20, 1, 1), (28, 1, 2)]).watermark(31).rows(&[(12, 1, 3), (22, 1, 4)]).end();
+    pipe.rows(&[(20, 1, 1), (28, 1, 2)])
+        .watermark(31)
+        .rows(&[(12, 1, 3), (22, 1, 4)])
+        .end();
 
     assert_eq!(pipe.take(), ["+I 1 20 38 3"]);
     assert_eq!(pipe.seen.late, ["+I 1 3 12 22 31 f 3:0"]);
@@ -125,7 +139,10 @@ fn forgotten_session_is_not_overlapped_through_a_later_one_t4() {
     // [-3,3) is final and forgotten at 9; 6 opens a session; 2 is within a gap of both.
     let mut pipe = counting(6);
 
-    pipe.rows(&[(-3, 1, 1)]).watermark(9).rows(&[(6, 1, 2), (2, 1, 3)]).end();
+    pipe.rows(&[(-3, 1, 1)])
+        .watermark(9)
+        .rows(&[(6, 1, 2), (2, 1, 3)])
+        .end();
 
     assert_eq!(pipe.take(), ["+I 1 -3 3 1", "+I 1 6 12 1"]);
     assert_eq!(pipe.seen.late, ["+I 1 3 2 8 9 f 3:0"]);
@@ -146,7 +163,10 @@ fn merge_takes_back_both_sessions_before_it_sends_the_merged_one_kf_e7() {
         }
         pipe.rows(&[(8, 1, 3)]).flush();
 
-        assert_eq!(pipe.seen.main, ["-D 1 0 10 1", "-D 1 15 25 1", "+I 1 0 25 3"]);
+        assert_eq!(
+            pipe.seen.main,
+            ["-D 1 0 10 1", "-D 1 15 25 1", "+I 1 0 25 3"]
+        );
         pipe.take();
         pipe.end();
         assert!(pipe.take().is_empty());
@@ -160,7 +180,10 @@ fn extended_session_is_taken_back_at_once_and_sent_when_it_closes_again() {
     spec.allowed_lateness_us = 20;
     let mut pipe = Pipe::new(spec);
 
-    pipe.rows(&[(0, 1, 1)]).watermark(12).rows(&[(9, 1, 2)]).flush();
+    pipe.rows(&[(0, 1, 1)])
+        .watermark(12)
+        .rows(&[(9, 1, 2)])
+        .flush();
     assert_eq!(pipe.take(), ["+I 1 0 10 1", "-D 1 0 10 1"]);
 
     pipe.watermark(19);
@@ -177,7 +200,11 @@ fn once_sends_a_session_when_it_is_final() {
     spec.emit = Emit::Once;
     let mut pipe = Pipe::new(spec);
 
-    pipe.rows(&[(0, 1, 1)]).watermark(29).rows(&[(9, 1, 2)]).flush().watermark(38);
+    pipe.rows(&[(0, 1, 1)])
+        .watermark(29)
+        .rows(&[(9, 1, 2)])
+        .flush()
+        .watermark(38);
     assert!(pipe.take().is_empty());
 
     pipe.watermark(39);
@@ -198,7 +225,9 @@ fn million_single_event_keys_are_gone_after_the_watermark_passes_kf_e23() {
     let mut pipe = counting(10);
     let n = 1_000_000;
     for start in (0..n).step_by(8192) {
-        let rows: Vec<Row> = (start..n.min(start + 8192)).map(|key| (key / 1000, key, 1)).collect();
+        let rows: Vec<Row> = (start..n.min(start + 8192))
+            .map(|key| (key / 1000, key, 1))
+            .collect();
         pipe.rows(&rows);
     }
     let held = pipe.last.state_size();
@@ -211,6 +240,26 @@ fn million_single_event_keys_are_gone_after_the_watermark_passes_kf_e23() {
     let left = pipe.last.state_size();
     assert!(held > 10_000_000 && left < 10_000, "{held} -> {left}");
     assert_eq!(pipe.checkpoint(1).1.len(), 0);
+}
+
+#[test]
+fn watermark_waits_while_sweeping_would_cost_more_than_it_brings() {
+    let mut pipe = counting(3200);
+    for start in 0..10 {
+        let rows: Vec<Row> = (0..8192).map(|n| (n % 100, start * 8192 + n, 1)).collect();
+        pipe.rows(&rows);
+    }
+    pipe.watermark(1000);
+    assert_eq!(pipe.checkpoint(1).0, Watermark(1000));
+
+    // An eighth of the gap is 400, a thirty-second 100; state of 81,920 fragments is above both.
+    pipe.watermark(1100);
+    assert_eq!(pipe.checkpoint(2).0, Watermark(1000));
+    pipe.watermark(1101);
+    assert_eq!(pipe.checkpoint(3).0, Watermark(1101));
+
+    pipe.watermark(3250).watermark(3251).end();
+    assert_eq!(pipe.take().len(), 81_920);
 }
 
 /// Sessions of rows by brute force, as lines.

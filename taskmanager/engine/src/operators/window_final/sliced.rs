@@ -62,7 +62,9 @@ impl SlicedFinal {
 
     /// The watermark from which on nothing of a window can change.
     fn final_at(&self, window: i64) -> i64 {
-        self.windows.window_end(window).saturating_add(self.windowed.spec.allowed_lateness_us)
+        self.windows
+            .window_end(window)
+            .saturating_add(self.windowed.spec.allowed_lateness_us)
     }
 
     /// The watermark at which a window fires.
@@ -108,7 +110,8 @@ impl SlicedFinal {
         self.next_event = self.next_event.min(self.next_event_of(key));
         if self.corrects() {
             for window in key.first..=last {
-                if self.has_reached(self.fires_at(window)) && !self.has_reached(self.final_at(window))
+                if self.has_reached(self.fires_at(window))
+                    && !self.has_reached(self.final_at(window))
                 {
                     self.correct(window, rows, results)?;
                 }
@@ -144,8 +147,11 @@ impl SlicedFinal {
                 table = Some(self.store.consume(key)?);
                 continue;
             }
-            let pieces =
-                if is_last { vec![self.store.consume(key)?.take()?] } else { self.store.pieces(key)? };
+            let pieces = if is_last {
+                vec![self.store.consume(key)?.take()?]
+            } else {
+                self.store.pieces(key)?
+            };
             let table = match &mut table {
                 Some(table) => table,
                 none => none.insert(GroupTable::new(&self.windowed.shape)?),
@@ -164,7 +170,8 @@ impl SlicedFinal {
         results.send_new(&batch, &evaluated.bad)?;
         if self.corrects() {
             let bad: Vec<usize> = evaluated.bad.iter().map(|(row, _)| *row).collect();
-            self.sent_log.add(&batch.rows, None, &bad, self.final_at(window))?;
+            self.sent_log
+                .add(&batch.rows, None, &bad, self.final_at(window))?;
             let mut sent = Sent::new(&self.windowed)?;
             sent.fired(batch.rows, bad);
             self.fired.insert(window, Fired { sent, table: None });
@@ -180,15 +187,27 @@ impl SlicedFinal {
         values: Vec<ArrayRef>,
         bad: Vec<(usize, String)>,
     ) -> Evaluated {
-        let (start, end) = (self.windows.window_start(window), self.windows.window_end(window));
-        Evaluated { keys, starts: vec![start; n], ends: vec![end; n], values, bad }
+        let (start, end) = (
+            self.windows.window_start(window),
+            self.windows.window_end(window),
+        );
+        Evaluated {
+            keys,
+            starts: vec![start; n],
+            ends: vec![end; n],
+            values,
+            bad,
+        }
     }
 
     /// A window that fired got more rows, which are in the store already.
     fn correct(&mut self, window: i64, rows: &TableRows, results: &mut Results<'_>) -> Outcome {
         let mut fired = match self.fired.remove(&window) {
             Some(fired) => fired,
-            None => Fired { sent: Sent::new(&self.windowed)?, table: None },
+            None => Fired {
+                sent: Sent::new(&self.windowed)?,
+                table: None,
+            },
         };
         let mut table = match fired.table.take() {
             Some(mut table) => {
@@ -197,7 +216,10 @@ impl SlicedFinal {
             }
             None => self.whole_window(window)?,
         };
-        let keys = rows.columns.get(..self.windowed.keys_n()).unwrap_or_default();
+        let keys = rows
+            .columns
+            .get(..self.windowed.keys_n())
+            .unwrap_or_default();
         let groups: BTreeSet<usize> = table.intern(keys, rows.rows)?.iter().copied().collect();
         let groups: Vec<usize> = groups.into_iter().collect();
         let (values, bad) = table.evaluate(&groups)?;
@@ -207,10 +229,12 @@ impl SlicedFinal {
         let bad: Vec<usize> = evaluated.bad.iter().map(|(row, _)| *row).collect();
         let correction = fired.sent.correct(&batch.rows, &bad)?;
         let until = self.final_at(window);
-        self.sent_log.add(&batch.rows, Some(&correction.changed), &bad, until)?;
+        self.sent_log
+            .add(&batch.rows, Some(&correction.changed), &bad, until)?;
         let newly_bad = evaluated.bad.into_iter();
-        let newly_bad: Vec<(usize, String)> =
-            newly_bad.filter(|(row, _)| correction.newly_bad.binary_search(row).is_ok()).collect();
+        let newly_bad: Vec<(usize, String)> = newly_bad
+            .filter(|(row, _)| correction.newly_bad.binary_search(row).is_ok())
+            .collect();
         results.send_bad(&batch, &newly_bad)?;
         let rows = timed(correction.rows, self.windowed.keys_n());
         results.send(&rows, Some(correction.ops));
@@ -257,11 +281,19 @@ fn distinct_keys(
 ) -> Result<Vec<ArrayRef>, Error> {
     let mut row_of: BTreeMap<usize, u32> = BTreeMap::new();
     for (row, group) in table.intern(keys, rows)?.iter().enumerate() {
-        row_of.entry(*group).or_insert(u32::try_from(row).unwrap_or(u32::MAX));
+        row_of
+            .entry(*group)
+            .or_insert(u32::try_from(row).unwrap_or(u32::MAX));
     }
-    let picks: Vec<u32> = groups.iter().filter_map(|group| row_of.get(group)).copied().collect();
+    let picks: Vec<u32> = groups
+        .iter()
+        .filter_map(|group| row_of.get(group))
+        .copied()
+        .collect();
     let picks = arrow::array::UInt32Array::from(picks);
-    keys.iter().map(|key| Ok(arrow::compute::take(key, &picks, None)?)).collect()
+    keys.iter()
+        .map(|key| Ok(arrow::compute::take(key, &picks, None)?))
+        .collect()
 }
 
 /// Runs of rows of one slice in a batch of partial groups.
@@ -271,7 +303,10 @@ fn slice_runs(rows: &RecordBatch, keys_n: usize) -> Result<Vec<(SliceKey, TableR
     let firsts = numbers(rows, keys_n + 1).ok_or_else(missing)?;
     let mut runs: Vec<(SliceKey, usize, usize)> = Vec::new();
     for (row, (slice, first)) in slices.values().iter().zip(firsts.values()).enumerate() {
-        let key = SliceKey { slice: *slice, first: *first };
+        let key = SliceKey {
+            slice: *slice,
+            first: *first,
+        };
         match runs.last_mut() {
             Some((last, _, n)) if *last == key => *n += 1,
             _ => runs.push((key, row, 1)),
@@ -285,7 +320,10 @@ fn slice_runs(rows: &RecordBatch, keys_n: usize) -> Result<Vec<(SliceKey, TableR
         .map(|(_, column)| column)
         .collect();
     let run = |(key, offset, n): (SliceKey, usize, usize)| {
-        let columns = columns.iter().map(|column| column.slice(offset, n)).collect();
+        let columns = columns
+            .iter()
+            .map(|column| column.slice(offset, n))
+            .collect();
         (key, TableRows { columns, rows: n })
     };
     // Slices that alternate row by row would be merged row by row: gather them first.
@@ -297,18 +335,27 @@ fn slice_runs(rows: &RecordBatch, keys_n: usize) -> Result<Vec<(SliceKey, TableR
     for (key, rows) in runs.into_iter().map(run) {
         gathered.entry(key).or_default().push(rows);
     }
-    gathered.into_iter().map(|(key, pieces)| Ok((key, concat_pieces(&pieces)?))).collect()
+    gathered
+        .into_iter()
+        .map(|(key, pieces)| Ok((key, concat_pieces(&pieces)?)))
+        .collect()
 }
 
 fn concat_pieces(pieces: &[TableRows]) -> Result<TableRows, Error> {
     let columns_n = pieces.first().map_or(0, |piece| piece.columns.len());
     let column = |idx: usize| {
-        let arrays: Vec<&dyn Array> =
-            pieces.iter().filter_map(|p| p.columns.get(idx)).map(AsRef::as_ref).collect();
+        let arrays: Vec<&dyn Array> = pieces
+            .iter()
+            .filter_map(|p| p.columns.get(idx))
+            .map(AsRef::as_ref)
+            .collect();
         concat(&arrays)
     };
     let columns = (0..columns_n).map(column).collect::<Result<_, _>>()?;
-    Ok(TableRows { columns, rows: pieces.iter().map(|piece| piece.rows).sum() })
+    Ok(TableRows {
+        columns,
+        rows: pieces.iter().map(|piece| piece.rows).sum(),
+    })
 }
 
 impl WindowState for SlicedFinal {
@@ -392,7 +439,9 @@ impl WindowState for SlicedFinal {
 
     fn finish_load(&mut self) -> Outcome {
         let stored = std::mem::take(&mut self.stored_log);
-        let windows = self.sent_log.read(&stored, &self.windowed, self.watermark.0)?;
+        let windows = self
+            .sent_log
+            .read(&stored, &self.windowed, self.watermark.0)?;
         for ((start, _), sent) in windows {
             let window = self.windows.window_starting(start);
             self.fired.insert(window, Fired { sent, table: None });
@@ -415,7 +464,13 @@ impl WindowState for SlicedFinal {
                     ours.sent.absorb(theirs.sent)?;
                 }
                 None => {
-                    self.fired.insert(window, Fired { sent: theirs.sent, table: None });
+                    self.fired.insert(
+                        window,
+                        Fired {
+                            sent: theirs.sent,
+                            table: None,
+                        },
+                    );
                 }
             }
         }
@@ -432,10 +487,15 @@ impl WindowState for SlicedFinal {
         Vec::new()
     }
 
+    fn panes_n(&self) -> usize {
+        self.store.keys().count()
+    }
+
     fn size(&self) -> usize {
-        let fired = self.fired.values().map(|fired| {
-            fired.sent.size() + fired.table.as_ref().map_or(0, GroupTable::size)
-        });
+        let fired = self
+            .fired
+            .values()
+            .map(|fired| fired.sent.size() + fired.table.as_ref().map_or(0, GroupTable::size));
         self.store.size() + self.sent_log.size() + fired.sum::<usize>()
     }
 }

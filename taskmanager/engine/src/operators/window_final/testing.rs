@@ -1,15 +1,17 @@
 //! A windowed aggregate with both halves in one place, for tests: rows in, lines of text out.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, Int8Array, Int64Array, RecordBatch, TimestampMicrosecondArray,
-    UInt64Array,
+    ArrayRef, AsArray, Int8Array, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::TimestampMicrosecondType;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use datafusion_physical_expr::expressions::Column as ColumnExpr;
+use datafusion_common::ScalarValue;
+use datafusion_expr::Operator as SqlOperator;
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::{BinaryExpr, Column as ColumnExpr, Literal};
 use streamforge_core::data_type::DataType;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::CheckpointId;
@@ -38,7 +40,11 @@ pub(crate) const GROUPS: u32 = 16;
 pub(crate) type Row = (i64, i64, i64);
 
 fn expr(column: &str) -> Expr {
-    Expr { sql: column.to_owned(), data_type: DataType::BigInt, nullable: true }
+    Expr {
+        sql: column.to_owned(),
+        data_type: DataType::BigInt,
+        nullable: true,
+    }
 }
 
 pub(crate) fn call(function: AggregateFunction, arg: Option<&str>) -> AggregateCall {
@@ -65,7 +71,10 @@ pub(crate) fn spec(window: WindowSpec) -> AggregateSpec {
     };
     AggregateSpec {
         input: vec![column("k"), column("v")],
-        keys: vec![NamedExpr { name: "k".to_owned(), expr: expr("k") }],
+        keys: vec![NamedExpr {
+            name: "k".to_owned(),
+            expr: expr("k"),
+        }],
         window,
         calls: vec![
             call(AggregateFunction::Count, None),
@@ -78,11 +87,20 @@ pub(crate) fn spec(window: WindowSpec) -> AggregateSpec {
 }
 
 pub(crate) fn tumbling(size_us: i64) -> WindowSpec {
-    WindowSpec::Tumbling { size_us, offset_us: 0, time_zone: "UTC".to_owned() }
+    WindowSpec::Tumbling {
+        size_us,
+        offset_us: 0,
+        time_zone: "UTC".to_owned(),
+    }
 }
 
 pub(crate) fn hopping(size_us: i64, slide_us: i64) -> WindowSpec {
-    WindowSpec::Hopping { size_us, slide_us, offset_us: 0, time_zone: "UTC".to_owned() }
+    WindowSpec::Hopping {
+        size_us,
+        slide_us,
+        offset_us: 0,
+        time_zone: "UTC".to_owned(),
+    }
 }
 
 pub(crate) fn session(gap_us: i64) -> WindowSpec {
@@ -90,12 +108,26 @@ pub(crate) fn session(gap_us: i64) -> WindowSpec {
 }
 
 fn named() -> Named {
-    Named { uid: "agg".to_owned(), node: "agg".to_owned() }
+    Named {
+        uid: "agg".to_owned(),
+        node: "agg".to_owned(),
+    }
 }
 
 fn compile(expr: &Expr) -> Result<Evaluator, Error> {
-    let idx = if expr.sql == "k" { 0 } else { 1 };
-    Ok(Evaluator { sql: expr.sql.clone(), expr: Arc::new(ColumnExpr::new(&expr.sql, idx)) })
+    let value: Arc<dyn PhysicalExpr> = Arc::new(ColumnExpr::new("v", 1));
+    let number = |n: i64| Arc::new(Literal::new(ScalarValue::Int64(Some(n))));
+    let compiled: Arc<dyn PhysicalExpr> = match expr.sql.as_str() {
+        "k" => Arc::new(ColumnExpr::new("k", 0)),
+        "v" => value,
+        "v > 2" => Arc::new(BinaryExpr::new(value, SqlOperator::Gt, number(2))),
+        "100 / v" => Arc::new(BinaryExpr::new(number(100), SqlOperator::Divide, value)),
+        other => panic!("no test compiles `{other}`"),
+    };
+    Ok(Evaluator {
+        sql: expr.sql.clone(),
+        expr: compiled,
+    })
 }
 
 /// A first half.
@@ -107,7 +139,11 @@ pub(crate) fn partial(spec: &AggregateSpec) -> WindowPartial {
 
 /// A second half.
 pub(crate) fn last(spec: &AggregateSpec) -> WindowFinal {
-    WindowFinal::new(named(), Windowed::new(spec.clone(), &named()).unwrap(), GROUPS)
+    WindowFinal::new(
+        named(),
+        Windowed::new(spec.clone(), &named()).unwrap(),
+        GROUPS,
+    )
 }
 
 /// Input rows as a batch; a row's number is its position.
@@ -172,7 +208,13 @@ pub(crate) struct Pipe {
 impl Pipe {
     pub(crate) fn new(spec: AggregateSpec) -> Self {
         let (first, last) = (partial(&spec), last(&spec));
-        Self { spec, first, last, seen: Seen::default(), promised: Watermark::NONE }
+        Self {
+            spec,
+            first,
+            last,
+            seen: Seen::default(),
+            promised: Watermark::NONE,
+        }
     }
 
     pub(crate) fn rows(&mut self, rows: &[Row]) -> &mut Self {
@@ -220,7 +262,10 @@ impl Pipe {
             // T5: no row behind the watermark sent before it.
             if self.promised != Watermark::NONE {
                 let times = batch.event_time.as_ref().unwrap();
-                assert!(times.values().iter().all(|time| *time >= self.promised.0), "T5");
+                assert!(
+                    times.values().iter().all(|time| *time >= self.promised.0),
+                    "T5"
+                );
             }
             self.seen.main.extend(lines(&batch));
         }
@@ -228,7 +273,10 @@ impl Pipe {
 
     pub(crate) fn watermark(&mut self, watermark: i64) -> &mut Self {
         let mut out = Outputs::new(true, true);
-        let promised = self.first.on_watermark(Watermark(watermark), &mut out).unwrap();
+        let promised = self
+            .first
+            .on_watermark(Watermark(watermark), &mut out)
+            .unwrap();
         self.pass(out);
         self.last_watermark(promised)
     }
@@ -265,14 +313,23 @@ impl Pipe {
     }
 
     pub(crate) fn take_log(&mut self) -> Vec<String> {
-        let log = self.first.take_late_log().into_iter().chain(self.last.take_late_log());
-        log.flat_map(|rows| lines(&StreamBatch::plain(rows))).collect()
+        let log = self
+            .first
+            .take_late_log()
+            .into_iter()
+            .chain(self.last.take_late_log());
+        log.flat_map(|rows| lines(&StreamBatch::plain(rows)))
+            .collect()
     }
 
     /// Takes a checkpoint of the second half.
     pub(crate) fn checkpoint(&mut self, id: u64) -> (Watermark, Vec<Arc<StatePart>>) {
         self.flush();
-        let snapshot = self.last.snapshot(CheckpointId::from_stored(id)).unwrap().unwrap();
+        let snapshot = self
+            .last
+            .snapshot(CheckpointId::from_stored(id))
+            .unwrap()
+            .unwrap();
         for part in &snapshot.parts {
             part.rows().unwrap();
         }
@@ -282,7 +339,9 @@ impl Pipe {
     /// Crash and restore of everything at the same parallelism.
     pub(crate) fn restart(&mut self, id: u64) -> &mut Self {
         let (watermark, parts) = self.checkpoint(id);
-        let groups = (0..GROUPS).map(|group| (KeyGroup(group as u16), watermark)).collect();
+        let groups = (0..GROUPS)
+            .map(|group| (KeyGroup(group as u16), watermark))
+            .collect();
         self.last = restored(&self.spec, groups, &parts);
         self.first = partial(&self.spec);
         let counters = self.last.counters();
@@ -297,11 +356,34 @@ pub(crate) fn restored(
     groups: Vec<(KeyGroup, Watermark)>,
     parts: &[Arc<StatePart>],
 ) -> WindowFinal {
-    let owned: BTreeMap<KeyGroup, Watermark> = groups.iter().copied().collect();
     let watermark = groups.iter().map(|group| group.1).max().unwrap();
+    let owned: BTreeSet<KeyGroup> = groups.iter().map(|group| group.0).collect();
+    let parts = parts_of(parts, &owned);
+    let mut last = last(spec);
+    last.restore(RestoredState {
+        groups,
+        watermark,
+        parts,
+    })
+    .unwrap();
+    last
+}
+
+/// The blocks of these groups, as a restore reads them.
+pub(crate) fn restored_parts(
+    parts: &[Arc<StatePart>],
+    groups: std::ops::Range<u16>,
+) -> Vec<RestoredPart> {
+    parts_of(parts, &groups.map(KeyGroup).collect())
+}
+
+fn parts_of(parts: &[Arc<StatePart>], owned: &BTreeSet<KeyGroup>) -> Vec<RestoredPart> {
     let part = |part: &Arc<StatePart>| {
         let rows = part.rows().unwrap();
-        let mine = rows.groups.iter().filter(|(group, _)| owned.contains_key(group));
+        let mine = rows
+            .groups
+            .iter()
+            .filter(|(group, _)| owned.contains(group));
         let blocks: Vec<(KeyGroup, RecordBatch)> = mine
             .map(|(group, range)| (*group, rows.rows.slice(range.start, range.len())))
             .collect();
@@ -318,10 +400,15 @@ pub(crate) fn restored(
             kind: part.kind.to_owned(),
             blocks: blocks.iter().map(|(group, _)| block(group)).collect(),
         };
-        RestoredPart { kind: part.kind.to_owned(), stored, blocks }
+        RestoredPart {
+            kind: part.kind.to_owned(),
+            stored,
+            blocks,
+        }
     };
-    let parts = parts.iter().map(part).filter(|part| !part.blocks.is_empty()).collect();
-    let mut last = last(spec);
-    last.restore(RestoredState { groups, watermark, parts }).unwrap();
-    last
+    parts
+        .iter()
+        .map(part)
+        .filter(|part| !part.blocks.is_empty())
+        .collect()
 }

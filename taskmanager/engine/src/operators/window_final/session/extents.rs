@@ -35,7 +35,11 @@ impl Finals {
         let number = |name: &str| Field::new(name, DataType::Int64, false);
         let mut fields = vec![number("_seq"), number("_until")];
         for (idx, field) in windowed.output.fields().iter().take(keys_n).enumerate() {
-            fields.push(Field::new(format!("k{idx}"), field.data_type().clone(), true));
+            fields.push(Field::new(
+                format!("k{idx}"),
+                field.data_type().clone(),
+                true,
+            ));
         }
         fields.extend([number("_start"), number("_last")]);
         let layout = format!("{} extents/1", windowed.shape.layout());
@@ -48,7 +52,12 @@ impl Finals {
             keys_n,
             groups_n,
         };
-        Self { rows: Vec::new(), log: RowLog::new(shape), schema, keys_n }
+        Self {
+            rows: Vec::new(),
+            log: RowLog::new(shape),
+            schema,
+            keys_n,
+        }
     }
 
     pub(super) fn log(&mut self) -> &mut RowLog {
@@ -72,11 +81,18 @@ impl Finals {
         let keys = self.schema.fields().iter().skip(2).take(self.keys_n);
         let keys = keys.map(|field| field.data_type().clone()).collect();
         let shape = Arc::new(TableShape::new(keys, Vec::new(), Extents::Ignored)?);
-        let mut index =
-            FinalsIndex { interner: GroupTable::new(&shape)?, by_group: Vec::new() };
+        let mut index = FinalsIndex {
+            interner: GroupTable::new(&shape)?,
+            by_group: Vec::new(),
+        };
         for rows in &self.rows {
-            let keys: Vec<ArrayRef> =
-                rows.columns().iter().skip(2).take(self.keys_n).cloned().collect();
+            let keys: Vec<ArrayRef> = rows
+                .columns()
+                .iter()
+                .skip(2)
+                .take(self.keys_n)
+                .cloned()
+                .collect();
             let number = |idx: usize| rows.column(idx).as_primitive::<Int64Type>().values();
             let (start, last) = (number(2 + self.keys_n), number(3 + self.keys_n));
             let groups = index.groups_of(&keys, rows.num_rows())?;
@@ -110,18 +126,27 @@ impl Finals {
         self.restore(&rows, watermark)
     }
 
-    pub(super) fn load_rows(&mut self, rows: RecordBatch, watermark: Watermark) -> Result<(), Error> {
+    pub(super) fn load_rows(
+        &mut self,
+        rows: RecordBatch,
+        watermark: Watermark,
+    ) -> Result<(), Error> {
         self.log.load_rows(rows.clone())?;
         self.restore(&rows, watermark)
     }
 
     fn restore(&mut self, rows: &RecordBatch, watermark: Watermark) -> Result<(), Error> {
         let until = rows.column(1).as_primitive::<Int64Type>();
-        let live = until.values().iter().map(|until| Some(*until > watermark.0)).collect();
+        let live = until
+            .values()
+            .iter()
+            .map(|until| Some(*until > watermark.0))
+            .collect();
         let rows = arrow::compute::filter_record_batch(rows, &live)?;
         if rows.num_rows() > 0 {
             let columns = rows.columns().to_vec();
-            self.rows.push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?);
+            self.rows
+                .push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?);
         }
         Ok(())
     }
@@ -146,7 +171,11 @@ pub(super) struct FinalsIndex {
 }
 
 impl FinalsIndex {
-    pub(super) fn groups_of(&mut self, keys: &[ArrayRef], rows: usize) -> Result<Vec<usize>, Error> {
+    pub(super) fn groups_of(
+        &mut self,
+        keys: &[ArrayRef],
+        rows: usize,
+    ) -> Result<Vec<usize>, Error> {
         let groups = self.interner.intern(keys, rows)?.to_vec();
         self.by_group.resize(self.interner.len(), Vec::new());
         Ok(groups)
@@ -173,7 +202,11 @@ impl FinalsIndex {
     }
 
     pub(super) fn size(&self) -> usize {
-        let extents = self.by_group.iter().map(|extents| 2 + extents.capacity()).sum::<usize>();
+        let extents = self
+            .by_group
+            .iter()
+            .map(|extents| 2 + extents.capacity())
+            .sum::<usize>();
         self.interner.size() + extents * size_of::<(i64, i64)>()
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int8Array, RecordBatch, UInt32Array, make_comparator};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int8Array, RecordBatch, UInt32Array, make_comparator,
+};
 use arrow::compute::{SortOptions, interleave, interleave_record_batch, take};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use streamforge_core::event_time::Watermark;
@@ -63,7 +65,11 @@ struct SentRow {
 
 impl SentSessions {
     pub(super) fn new(windowed: &Windowed) -> Self {
-        Self { batches: Vec::new(), rows: Vec::new(), keys_n: windowed.keys_n() }
+        Self {
+            batches: Vec::new(),
+            rows: Vec::new(),
+            keys_n: windowed.keys_n(),
+        }
     }
 
     pub(super) fn restore(&mut self, windows: impl Iterator<Item = Sent>) -> Outcome {
@@ -89,7 +95,10 @@ impl SentSessions {
     pub(super) fn absorb(&mut self, other: SentSessions) {
         let offset = self.batches.len();
         self.batches.extend(other.batches);
-        let moved = other.rows.into_iter().map(|row| SentRow { batch: row.batch + offset, ..row });
+        let moved = other.rows.into_iter().map(|row| SentRow {
+            batch: row.batch + offset,
+            ..row
+        });
         self.rows.extend(moved);
     }
 
@@ -102,7 +111,9 @@ impl SentSessions {
         }
         let time = |one: &SentRow, idx: usize| {
             let column = self.batches[one.batch].column(self.keys_n + idx);
-            column.as_primitive::<TimestampMicrosecondType>().value(one.row)
+            column
+                .as_primitive::<TimestampMicrosecondType>()
+                .value(one.row)
         };
         let locate = |one: &SentRow| (groups[one.batch][one.row], time(one, 0), time(one, 1));
         Ok(self.rows.iter().map(locate).collect())
@@ -148,7 +159,13 @@ impl SessionFinal {
                 }
             }
             if let Some(rows) = carried {
-                self.store.add(SliceKey { slice: CARRIED, first: watermark.0 }, rows);
+                self.store.add(
+                    SliceKey {
+                        slice: CARRIED,
+                        first: watermark.0,
+                    },
+                    rows,
+                );
             }
         }
         self.watermark = watermark;
@@ -164,7 +181,11 @@ impl SessionFinal {
 
     /// All fragments of slices that can hold a closed session, and of the one behind them, chained.
     fn gather(&mut self, firing: Border) -> Result<Gathered, Error> {
-        let keys_only = self.windowed.shape.column_types().take(self.windowed.keys_n());
+        let keys_only = self
+            .windowed
+            .shape
+            .column_types()
+            .take(self.windowed.keys_n());
         let shape = TableShape::new(keys_only.cloned().collect(), Vec::new(), Extents::Ignored)?;
         let mut interner = GroupTable::new(&Arc::new(shape))?;
         let keys: Vec<SliceKey> = match firing.0 {
@@ -182,7 +203,9 @@ impl SessionFinal {
             for rows in self.store.pieces(*key)? {
                 let groups = interner.intern(&rows.columns[..keys_n], rows.rows)?;
                 let starts = rows.columns[keys_n].as_primitive::<Int64Type>().values();
-                let lasts = rows.columns[keys_n + 1].as_primitive::<Int64Type>().values();
+                let lasts = rows.columns[keys_n + 1]
+                    .as_primitive::<Int64Type>()
+                    .values();
                 let piece = pieces.len();
                 fragments.extend(groups.iter().enumerate().map(|(row, group)| Fragment {
                     group: *group,
@@ -196,7 +219,13 @@ impl SessionFinal {
         }
         fragments.sort_unstable_by_key(|f| (f.group, f.start, f.last, f.piece, f.row));
         let chains = self.chain(&fragments);
-        Ok(Gathered { keys, pieces, fragments, chains, interner })
+        Ok(Gathered {
+            keys,
+            pieces,
+            fragments,
+            chains,
+            interner,
+        })
     }
 
     fn chain(&self, fragments: &[Fragment]) -> Vec<Chain> {
@@ -226,7 +255,8 @@ impl SessionFinal {
         chosen: &[usize],
         part: impl Fn(&SliceKey) -> bool,
     ) -> Result<GroupTable, Error> {
-        let mut rows_of: Vec<(Vec<u32>, Vec<usize>)> = vec![Default::default(); gathered.pieces.len()];
+        let mut rows_of: Vec<(Vec<u32>, Vec<usize>)> =
+            vec![Default::default(); gathered.pieces.len()];
         for (number, chain) in chosen.iter().map(|idx| &gathered.chains[*idx]).enumerate() {
             for one in &gathered.fragments[chain.at..chain.at + chain.n] {
                 if part(&gathered.pieces[one.piece].0) {
@@ -244,8 +274,9 @@ impl SessionFinal {
             }
             let picks = UInt32Array::from(rows);
             let states = piece.columns.iter().skip(self.windowed.keys_n());
-            let states =
-                states.map(|c| take(c, &picks, None)).collect::<Result<Vec<_>, _>>()?;
+            let states = states
+                .map(|c| take(c, &picks, None))
+                .collect::<Result<Vec<_>, _>>()?;
             table.merge_numbered(&states, &numbers, chosen.len())?;
         }
         Ok(table)
@@ -259,8 +290,11 @@ impl SessionFinal {
             .map(|one| (one.piece, one.row))
             .collect();
         let column = |idx: usize| {
-            let arrays: Vec<&dyn Array> =
-                gathered.pieces.iter().map(|(_, rows)| rows.columns[idx].as_ref()).collect();
+            let arrays: Vec<&dyn Array> = gathered
+                .pieces
+                .iter()
+                .map(|(_, rows)| rows.columns[idx].as_ref())
+                .collect();
             Ok(interleave(&arrays, &picks)?)
         };
         (0..self.windowed.keys_n()).map(column).collect()
@@ -280,12 +314,18 @@ impl SessionFinal {
         let groups: Vec<usize> = (0..closed.len()).collect();
         let (values, bad) = table.evaluate(&groups)?;
         let chains = closed.iter().map(|idx| gathered.chains[*idx]);
-        let keys =
-            if closed.is_empty() { Vec::new() } else { self.keys_of(gathered, closed)? };
+        let keys = if closed.is_empty() {
+            Vec::new()
+        } else {
+            self.keys_of(gathered, closed)?
+        };
         let evaluated = Evaluated {
             keys,
             starts: chains.clone().map(|chain| chain.start).collect(),
-            ends: chains.clone().map(|chain| self.end_of(chain.last)).collect(),
+            ends: chains
+                .clone()
+                .map(|chain| self.end_of(chain.last))
+                .collect(),
             values,
             bad,
         };
@@ -312,13 +352,18 @@ impl SessionFinal {
             results.rows(evaluated)?.rows
         };
         let located = self.sent.located(&mut gathered.interner)?;
-        let mut before: BTreeMap<(usize, i64, i64), SentRow> =
-            located.into_iter().zip(self.sent.rows.iter().copied()).collect();
+        let mut before: BTreeMap<(usize, i64, i64), SentRow> = located
+            .into_iter()
+            .zip(self.sent.rows.iter().copied())
+            .collect();
         let at = self.sent.batches.len();
         let mut difference = Difference::default();
         let mut kept = Vec::new();
-        let bad: BTreeMap<usize, &String> =
-            evaluated.bad.iter().map(|(row, reason)| (*row, reason)).collect();
+        let bad: BTreeMap<usize, &String> = evaluated
+            .bad
+            .iter()
+            .map(|(row, reason)| (*row, reason))
+            .collect();
         for (row, chain) in chains.iter().enumerate() {
             let end = self.end_of(chain.last);
             let old = before.remove(&(chain.group, chain.start, end));
@@ -332,7 +377,11 @@ impl SessionFinal {
                 _ => SentRow {
                     batch: at,
                     row,
-                    said: if is_bad { Said::Bad } else { Said::Row { batch: at, row } },
+                    said: if is_bad {
+                        Said::Bad
+                    } else {
+                        Said::Row { batch: at, row }
+                    },
                 },
             };
             if !stays {
@@ -366,11 +415,20 @@ impl SessionFinal {
         self.sent.compact()
     }
 
-    fn same(&self, old: &SentRow, new: &RecordBatch, row: usize, is_bad: bool) -> Result<bool, Error> {
+    fn same(
+        &self,
+        old: &SentRow,
+        new: &RecordBatch,
+        row: usize,
+        is_bad: bool,
+    ) -> Result<bool, Error> {
         if (old.said == Said::Bad) || is_bad {
             return Ok((old.said == Said::Bad) == is_bad);
         }
-        let columns = self.sent.batches[old.batch].columns().iter().zip(new.columns());
+        let columns = self.sent.batches[old.batch]
+            .columns()
+            .iter()
+            .zip(new.columns());
         for (old_column, new_column) in columns.skip(self.windowed.keys_n() + 2) {
             let compare = make_comparator(old_column, new_column, SortOptions::default())?;
             if !compare(old.row, row).is_eq() {
@@ -393,7 +451,8 @@ impl SessionFinal {
             self.sent_log.add_retracted(rows, old.row, lateness)?;
         }
         let bad: Vec<usize> = bad.iter().map(|(row, _)| *row).collect();
-        self.sent_log.add_each(new, &difference.changed, &bad, lateness)
+        self.sent_log
+            .add_each(new, &difference.changed, &bad, lateness)
     }
 
     /// Remembers sessions that became final, and forgets those that nothing can touch any more.
@@ -424,7 +483,8 @@ impl SessionFinal {
 
     /// `end + gap + allowedLateness` (T4).
     fn forgotten_at(&self, last: i64) -> i64 {
-        self.end_of(self.end_of(last)).saturating_add(self.lateness())
+        self.end_of(self.end_of(last))
+            .saturating_add(self.lateness())
     }
 
     /// One fragment per open session of the slices that are swept.
@@ -443,7 +503,9 @@ impl SessionFinal {
                 let chain = &gathered.chains[*idx];
                 let fragments = &gathered.fragments[chain.at..chain.at + chain.n];
                 !final_border.has_reached(self.end_of(chain.last))
-                    && fragments.iter().any(|one| is_swept(&gathered.pieces[one.piece].0))
+                    && fragments
+                        .iter()
+                        .any(|one| is_swept(&gathered.pieces[one.piece].0))
             })
             .collect();
         if open.is_empty() {
@@ -451,7 +513,10 @@ impl SessionFinal {
         }
         let mut columns = self.keys_of(gathered, &open)?;
         columns.extend(self.merged(gathered, &open, is_swept)?.take_states()?);
-        Ok(Some(TableRows { columns, rows: open.len() }))
+        Ok(Some(TableRows {
+            columns,
+            rows: open.len(),
+        }))
     }
 }
 
@@ -472,13 +537,21 @@ impl Difference {
         let old = old.filter(|old| old.said != Said::Bad);
         if let Some(old) = old {
             self.picks.push((old.batch, old.row));
-            self.ops.push(if is_bad { RowOp::Delete } else { RowOp::UpdateBefore } as i8);
+            self.ops.push(if is_bad {
+                RowOp::Delete
+            } else {
+                RowOp::UpdateBefore
+            } as i8);
         }
         if is_bad {
             self.newly_bad.push(now.row);
             return;
         }
         self.picks.push((now.batch, now.row));
-        self.ops.push(if old.is_some() { RowOp::UpdateAfter } else { RowOp::Insert } as i8);
+        self.ops.push(if old.is_some() {
+            RowOp::UpdateAfter
+        } else {
+            RowOp::Insert
+        } as i8);
     }
 }
