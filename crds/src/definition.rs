@@ -63,7 +63,8 @@ pub fn crd() -> CustomResourceDefinition {
 
 /// The custom resource definition as YAML; the same bytes every time.
 pub fn crd_yaml() -> String {
-    let header = "# Generated from the types in crds/src/v1alpha1 by `cargo xtask crdgen`. Do not edit.\n";
+    let header =
+        "# Generated from the types in crds/src/v1alpha1 by `cargo xtask crdgen`. Do not edit.\n";
     format!("{header}{}", yaml::write(&crd_value()))
 }
 
@@ -72,9 +73,19 @@ fn crd_value() -> Value {
     if let Some(schema) = value.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         clean(schema);
         for Choice { path, keys } in CHOICES {
-            add_rule(schema, path, &exactly_one_rule(keys), &exactly_one_message(keys));
+            add_rule(
+                schema,
+                path,
+                &exactly_one_rule(keys),
+                &exactly_one_message(keys),
+            );
         }
-        for Rule { path, rule, message } in RULES {
+        for Rule {
+            path,
+            rule,
+            message,
+        } in RULES
+        {
             add_rule(schema, path, rule, message);
         }
     }
@@ -106,7 +117,11 @@ fn clean_object(map: &mut Map<String, Value>) {
     if map.get("nullable") == Some(&Value::Bool(true)) {
         map.remove("nullable");
     }
-    if map.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+    if map
+        .get("format")
+        .and_then(Value::as_str)
+        .is_some_and(|format| format.starts_with("uint"))
+    {
         map.insert("format".to_owned(), json!("int64"));
     }
     // A structural schema may not say `false`; unknown fields are pruned or refused anyway.
@@ -114,9 +129,15 @@ fn clean_object(map: &mut Map<String, Value>) {
         map.remove("additionalProperties");
     }
     for bound in ["minimum", "maximum"] {
-        let whole = map.get(bound).and_then(Value::as_f64).filter(|n| n.fract() == 0.0);
+        let whole = map
+            .get(bound)
+            .and_then(Value::as_f64)
+            .filter(|n| n.fract() == 0.0);
         if let Some(whole) = whole {
-            #[expect(clippy::cast_possible_truncation, reason = "the bounds are small whole numbers")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "the bounds are small whole numbers"
+            )]
             map.insert(bound.to_owned(), json!(whole as i64));
         }
     }
@@ -130,13 +151,21 @@ fn schema_at<'a>(schema: &'a mut Value, path: &str) -> Option<&'a mut Value> {
             None => (step, false),
         };
         let property = schema.get_mut("properties")?.get_mut(name)?;
-        if is_list { property.get_mut("items") } else { Some(property) }
+        if is_list {
+            property.get_mut("items")
+        } else {
+            Some(property)
+        }
     })
 }
 
 fn add_rule(schema: &mut Value, path: &str, rule: &str, message: &str) {
-    let Some(Value::Object(place)) = schema_at(schema, path) else { return };
-    let rules = place.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+    let Some(Value::Object(place)) = schema_at(schema, path) else {
+        return;
+    };
+    let rules = place
+        .entry("x-kubernetes-validations")
+        .or_insert_with(|| json!([]));
     if let Value::Array(rules) = rules {
         rules.push(json!({"message": message, "rule": rule}));
     }

@@ -19,8 +19,14 @@ pub const KEYS: &[ReservedKeys] = &[
         path: "spec.sources[]",
         keys: &["http", "postgresCdc", "nats", "kinesis", "iceberg"],
     },
-    ReservedKeys { path: "spec.sources[].format", keys: &["avro", "protobuf", "debezium"] },
-    ReservedKeys { path: "spec.sources[].generator", keys: &["nexmark"] },
+    ReservedKeys {
+        path: "spec.sources[].format",
+        keys: &["avro", "protobuf", "debezium"],
+    },
+    ReservedKeys {
+        path: "spec.sources[].generator",
+        keys: &["nexmark"],
+    },
     ReservedKeys {
         path: "spec.transforms[]",
         keys: &["join", "deduplicate", "topN", "sql", "map", "pattern"],
@@ -29,9 +35,18 @@ pub const KEYS: &[ReservedKeys] = &[
         path: "spec.transforms[].aggregate.window",
         keys: &["cumulative", "count", "none"],
     },
-    ReservedKeys { path: "spec.sinks[]", keys: &["iceberg", "http", "postgres", "clickhouse"] },
-    ReservedKeys { path: "spec.sinks[].format", keys: &["avro", "protobuf", "debezium"] },
-    ReservedKeys { path: "spec.state", keys: &["ttl"] },
+    ReservedKeys {
+        path: "spec.sinks[]",
+        keys: &["iceberg", "http", "postgres", "clickhouse"],
+    },
+    ReservedKeys {
+        path: "spec.sinks[].format",
+        keys: &["avro", "protobuf", "debezium"],
+    },
+    ReservedKeys {
+        path: "spec.state",
+        keys: &["ttl"],
+    },
 ];
 
 /// A value that has no type yet.
@@ -45,9 +60,18 @@ pub struct ReservedValue {
 
 /// Values without a type.
 pub const VALUES: &[ReservedValue] = &[
-    ReservedValue { path: "spec.transforms[].aggregate.emit", value: "Early" },
-    ReservedValue { path: "spec.sinks[].changelog", value: "Debezium" },
-    ReservedValue { path: "spec.state.backend", value: "RocksDb" },
+    ReservedValue {
+        path: "spec.transforms[].aggregate.emit",
+        value: "Early",
+    },
+    ReservedValue {
+        path: "spec.sinks[].changelog",
+        value: "Debezium",
+    },
+    ReservedValue {
+        path: "spec.state.backend",
+        value: "RocksDb",
+    },
 ];
 
 /// Fields that have a type but no implementation.

@@ -82,7 +82,10 @@ fn scalar_value(value: &Value) -> String {
 /// A text as YAML: plain where no reader could take it for something else, else quoted as in JSON.
 fn scalar_text(text: &str) -> String {
     let plain_char = |c: char| c.is_ascii_alphanumeric() || "_-./$".contains(c);
-    let first_is_plain = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '$');
+    let first_is_plain = text
+        .chars()
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '$');
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = words.contains(&text.to_ascii_lowercase().as_str());
     if first_is_plain && text.chars().all(plain_char) && !is_word {
@@ -104,6 +107,9 @@ mod tests {
 
         let text = write(&value);
 
-        assert_eq!(text, "a:\n  b:\n  - c: 1\n    d: []\n  - \"x y\"\n  e: {}\n\"no\": true\n");
+        assert_eq!(
+            text,
+            "a:\n  b:\n  - c: 1\n    d: []\n  - \"x y\"\n  e: {}\n\"no\": true\n"
+        );
     }
 }

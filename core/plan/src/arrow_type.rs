@@ -92,8 +92,7 @@ pub(crate) fn foreign_type_name(data_type: &ArrowType) -> String {
 
 /// The Arrow schema of columns.
 pub fn schema(columns: &[Column]) -> SchemaRef {
-    let field = |column: &Column| {
-        Field::new(&column.name, arrow_type(&column.data_type), column.nullable)
-    };
+    let field =
+        |column: &Column| Field::new(&column.name, arrow_type(&column.data_type), column.nullable);
     Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
 }

@@ -18,7 +18,8 @@ use std::sync::LazyLock;
 use serde_json::{Value as Json, json};
 use streamforge_crds::v1alpha1::StreamJobSpec;
 
-use crate::problem::{At, Problem, Problems, did_you_mean};
+use crate::problem::{At, Problem, Problems, did_you_mean, nearest};
+use crate::stack::on_large_stack;
 use crate::structure::{self, Places};
 use crate::yaml::{self, Entry, Node, Value};
 
@@ -42,6 +43,10 @@ pub struct Loaded {
 
 /// Reads and checks a document; `file_name` is only for messages.
 pub fn load(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
+    on_large_stack(|| load_here(text, file_name))
+}
+
+fn load_here(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
     let mut problems = Problems::new(file_name);
     let root = match yaml::parse(text) {
         Ok(root) => root,
@@ -88,7 +93,12 @@ fn load_root(root: &Node, problems: &mut Problems, notes: &mut Problems) -> Opti
     let spec = typed(value?, &places, problems)?;
     let nodes = nodes::resolve_all(&spec, &places, problems);
     run::check(&spec, &places, problems, notes);
-    Some(Loaded { name: name?, spec, notes: Vec::new(), nodes })
+    Some(Loaded {
+        name: name?,
+        spec,
+        notes: Vec::new(),
+        nodes,
+    })
 }
 
 fn typed(value: Json, places: &Places, problems: &mut Problems) -> Option<StreamJobSpec> {
@@ -114,7 +124,10 @@ fn text_at<'a>(entries: &'a [Entry], key: &str) -> Option<(At, Option<&'a str>)>
 /// Whether to look at the rest at all.
 fn is_stream_job(root: &Node, entries: &[Entry], problems: &mut Problems) -> bool {
     let mut is_ours = true;
-    for (key, wanted) in [("apiVersion", "streamforge.io/v1alpha1"), ("kind", "StreamJob")] {
+    for (key, wanted) in [
+        ("apiVersion", "streamforge.io/v1alpha1"),
+        ("kind", "StreamJob"),
+    ] {
         let hint = Some(format!("write `{key}: {wanted}`"));
         match text_at(entries, key) {
             None => problems.add(root.at, "", format!("`{key}` is missing"), hint),
@@ -182,16 +195,20 @@ fn metadata_name(root: &Node, entries: &[Entry], problems: &mut Problems) -> Opt
         problems.add(metadata.value.at, "metadata", message, hint());
         return None;
     };
+    let mut name_is_misspelt = false;
     for Entry { key, key_at, .. } in fields {
         if !METADATA_FIELDS.contains(&key.as_str()) {
             let path = format!("metadata.{key}");
             let hint = did_you_mean(key, METADATA_FIELDS);
+            name_is_misspelt |= nearest(key, METADATA_FIELDS) == Some("name");
             problems.add(*key_at, &path, format!("unknown field `{key}`"), hint);
         }
     }
     let (at, name) = match text_at(fields, "name") {
         None => {
-            problems.add(metadata.value.at, "metadata", "`name` is missing", hint());
+            if !name_is_misspelt {
+                problems.add(metadata.value.at, "metadata", "`name` is missing", hint());
+            }
             return None;
         }
         Some(found) => found,
@@ -199,7 +216,8 @@ fn metadata_name(root: &Node, entries: &[Entry], problems: &mut Problems) -> Opt
     match name.filter(|name| is_job_name(name)) {
         Some(name) => Some(name.to_owned()),
         None => {
-            let hint = "a job's name has a to z, 0 to 9 and -, begins and ends with a letter or digit";
+            let hint =
+                "a job's name has a to z, 0 to 9 and -, begins and ends with a letter or digit";
             let message = match name {
                 Some(name) => format!("`{}` is not a name of a job", yaml::cut(name)),
                 None => "the name must be text".to_owned(),
@@ -213,10 +231,13 @@ fn metadata_name(root: &Node, entries: &[Entry], problems: &mut Problems) -> Opt
 /// A DNS subdomain (RFC 1123), as Kubernetes wants it; also safe as the name of a folder.
 fn is_job_name(name: &str) -> bool {
     let is_label = |label: &str| {
-        let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        let edge =
+            |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
         edge(label.chars().next())
             && edge(label.chars().next_back())
-            && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && label
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
     name.len() <= JOB_NAME_CHARS_MAX && name.split('.').all(is_label)
 }

@@ -95,13 +95,23 @@ struct ExplainedExchange {
 
 fn explain(loaded: &Loaded) -> Explained {
     let graph = plan(loaded);
-    let stages = graph.stages.iter().enumerate().map(|(stage, content)| ExplainedStage {
-        stage,
-        operators: content.operators.iter().map(|op| explain_operator(&graph, stage, op)).collect(),
-    });
+    let stages = graph
+        .stages
+        .iter()
+        .enumerate()
+        .map(|(stage, content)| ExplainedStage {
+            stage,
+            operators: content
+                .operators
+                .iter()
+                .map(|op| explain_operator(&graph, stage, op))
+                .collect(),
+        });
     Explained {
         stages: stages.collect(),
-        exchanges: (0..graph.edges.len()).filter_map(|idx| explain_edge(&graph, idx)).collect(),
+        exchanges: (0..graph.edges.len())
+            .filter_map(|idx| explain_edge(&graph, idx))
+            .collect(),
         name: graph.name,
         bounded: graph.bounded,
         parallelism: loaded.spec.parallelism,
@@ -123,7 +133,11 @@ fn output_name(operator: &Operator, port: Port) -> String {
 }
 
 fn changelog(operator: &Operator, port: Port) -> &'static str {
-    if operator.updating && port == Port::Main { "updating" } else { "append-only" }
+    if operator.updating && port == Port::Main {
+        "updating"
+    } else {
+        "append-only"
+    }
 }
 
 fn explain_edge(graph: &JobGraph, idx: usize) -> Option<ExplainedExchange> {
@@ -186,7 +200,11 @@ fn explain_operator(graph: &JobGraph, stage: usize, operator: &Operator) -> Expl
         node: operator.node.clone(),
         kind,
         what,
-        inputs: operator.inputs.iter().filter_map(|i| explain_input(graph, stage, i)).collect(),
+        inputs: operator
+            .inputs
+            .iter()
+            .filter_map(|i| explain_input(graph, stage, i))
+            .collect(),
         columns: columns.collect(),
         keys,
         state: state(&operator.kind),
@@ -209,25 +227,36 @@ fn described(kind: &OperatorKind) -> (&'static str, String) {
         OperatorKind::Source(spec) => ("source", source_text(spec)),
         OperatorKind::Filter { predicate } => ("filter", predicate.sql.clone()),
         OperatorKind::Project { items } => {
-            let items: Vec<String> = items.iter().map(|i| item_text(&i.expr.sql, &i.name)).collect();
+            let items: Vec<String> = items
+                .iter()
+                .map(|i| item_text(&i.expr.sql, &i.name))
+                .collect();
             ("select", items.join(", "))
         }
         OperatorKind::Unnest { item } => ("unnest", item_text(&item.expr.sql, &item.name)),
         OperatorKind::Union => ("union", String::new()),
-        OperatorKind::WindowPartial(spec) => {
-            ("partial aggregate", format!("{} by {}", window_text(&spec.window), key_text(spec)))
-        }
+        OperatorKind::WindowPartial(spec) => (
+            "partial aggregate",
+            format!("{} by {}", window_text(&spec.window), key_text(spec)),
+        ),
         OperatorKind::WindowFinal(spec) => ("aggregate", aggregate_text(spec)),
         OperatorKind::Sink(spec) => ("sink", sink_text(spec)),
     }
 }
 
 fn item_text(sql: &str, name: &str) -> String {
-    if sql == name { name.to_owned() } else { format!("{sql} AS {name}") }
+    if sql == name {
+        name.to_owned()
+    } else {
+        format!("{sql} AS {name}")
+    }
 }
 
 fn path_of(connector: &streamforge_core::job_graph::Connector) -> String {
-    let path = connector.config.get("path").and_then(serde_json::Value::as_str);
+    let path = connector
+        .config
+        .get("path")
+        .and_then(serde_json::Value::as_str);
     path.map(|path| format!(" {path}")).unwrap_or_default()
 }
 
@@ -253,7 +282,10 @@ fn source_text(spec: &SourceSpec) -> String {
     match &spec.event_time {
         Some(event_time) => {
             let behind = duration(event_time.max_out_of_orderness_us);
-            text.push_str(&format!("; event time {}, at most {behind} behind", event_time.expr.sql));
+            text.push_str(&format!(
+                "; event time {}, at most {behind} behind",
+                event_time.expr.sql
+            ));
         }
         None => text.push_str("; no event time"),
     }
@@ -286,15 +318,36 @@ fn duration(micros: i64) -> String {
 
 fn window_text(window: &WindowSpec) -> String {
     let grid = |offset: i64, zone: &str| {
-        let offset = if offset == 0 { String::new() } else { format!(" + {}", duration(offset)) };
-        let zone = if zone == "UTC" { String::new() } else { format!(" in {zone}") };
+        let offset = if offset == 0 {
+            String::new()
+        } else {
+            format!(" + {}", duration(offset))
+        };
+        let zone = if zone == "UTC" {
+            String::new()
+        } else {
+            format!(" in {zone}")
+        };
         format!("{offset}{zone}")
     };
     match window {
-        WindowSpec::Tumbling { size_us, offset_us, time_zone } => {
-            format!("tumbling {}{}", duration(*size_us), grid(*offset_us, time_zone))
+        WindowSpec::Tumbling {
+            size_us,
+            offset_us,
+            time_zone,
+        } => {
+            format!(
+                "tumbling {}{}",
+                duration(*size_us),
+                grid(*offset_us, time_zone)
+            )
         }
-        WindowSpec::Hopping { size_us, slide_us, offset_us, time_zone } => format!(
+        WindowSpec::Hopping {
+            size_us,
+            slide_us,
+            offset_us,
+            time_zone,
+        } => format!(
             "hopping {} every {}{}",
             duration(*size_us),
             duration(*slide_us),
@@ -307,7 +360,11 @@ fn window_text(window: &WindowSpec) -> String {
 fn key_text(spec: &AggregateSpec) -> String {
     match spec.keys.as_slice() {
         [] => "nothing (one group, one subtask)".to_owned(),
-        keys => keys.iter().map(|k| item_text(&k.expr.sql, &k.name)).collect::<Vec<_>>().join(", "),
+        keys => keys
+            .iter()
+            .map(|k| item_text(&k.expr.sql, &k.name))
+            .collect::<Vec<_>>()
+            .join(", "),
     }
 }
 
@@ -330,16 +387,28 @@ fn aggregate_text(spec: &AggregateSpec) -> String {
 }
 
 fn state(kind: &OperatorKind) -> Option<ExplainedState> {
-    let OperatorKind::WindowFinal(spec) = kind else { return None };
+    let OperatorKind::WindowFinal(spec) = kind else {
+        return None;
+    };
     let keys: Vec<&str> = spec.keys.iter().map(|key| key.name.as_str()).collect();
-    let key = if keys.is_empty() { "one group".to_owned() } else { format!("({})", keys.join(", ")) };
+    let key = if keys.is_empty() {
+        "one group".to_owned()
+    } else {
+        format!("({})", keys.join(", "))
+    };
     let late = spec.allowed_lateness_us;
     let (holds, lives) = match &spec.window {
-        WindowSpec::Tumbling { size_us, .. } => {
-            (format!("one group per {key} and window"), size_us.saturating_add(late))
-        }
-        WindowSpec::Hopping { size_us, slide_us, .. } => (
-            format!("one group per {key} and slice of {}", duration(slice(*size_us, *slide_us))),
+        WindowSpec::Tumbling { size_us, .. } => (
+            format!("one group per {key} and window"),
+            size_us.saturating_add(late),
+        ),
+        WindowSpec::Hopping {
+            size_us, slide_us, ..
+        } => (
+            format!(
+                "one group per {key} and slice of {}",
+                duration(slice(*size_us, *slide_us))
+            ),
             size_us.saturating_add(late),
         ),
         WindowSpec::Session { gap_us } => (

@@ -19,6 +19,7 @@ use streamforge_core::job_graph::{Column, Expr};
 
 use crate::arrow_type::{arrow_type, foreign_type_name, sql_type};
 use crate::problem::did_you_mean;
+use crate::stack::on_large_stack;
 
 pub(crate) use aggregate::{AggregateItem, Aggregates};
 pub use functions::function_reference;
@@ -37,17 +38,27 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None }
+        Self {
+            message: message.into(),
+            hint: None,
+        }
     }
 
     pub(crate) fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: Some(hint.into()) }
+        Self {
+            message: message.into(),
+            hint: Some(hint.into()),
+        }
     }
 }
 
 /// A stored expression, ready to run over batches with these columns. Its result has exactly the
 /// Arrow type of `expr.data_type`.
 pub fn compile(expr: &Expr, input: &[Column]) -> Result<Arc<dyn PhysicalExpr>, Error> {
+    on_large_stack(|| compile_here(expr, input))
+}
+
+fn compile_here(expr: &Expr, input: &[Column]) -> Result<Arc<dyn PhysicalExpr>, Error> {
     let scope = Scope::new(input)?;
     let parsed = parse(&expr.sql)?;
     let lowered = lower::lower(&parsed.ast, &scope)?;
@@ -72,17 +83,30 @@ pub(crate) fn resolve_ast(ast: &parse::Ast, scope: &Scope) -> Result<Expr, Error
     let data_type = sql_type(&found).ok_or_else(|| no_column_type(&found))?;
     lowered.physical(&arrow_type(&data_type), scope)?;
     let nullable = lowered.nullable(scope);
-    Ok(Expr { sql: ast.to_string(), data_type, nullable })
+    Ok(Expr {
+        sql: ast.to_string(),
+        data_type,
+        nullable,
+    })
 }
 
 fn no_column_type(found: &arrow::datatypes::DataType) -> Error {
-    let message = format!("the result is {}, which no column can be", foreign_type_name(found));
+    let message = format!(
+        "the result is {}, which no column can be",
+        foreign_type_name(found)
+    );
     match found {
         arrow::datatypes::DataType::Null => Error::with_hint(message, "write CAST(NULL AS TEXT)"),
         arrow::datatypes::DataType::Interval(_) | arrow::datatypes::DataType::Duration(_) => {
-            Error::with_hint(message, "take a number out of it, as in date_part('epoch', ...)")
+            Error::with_hint(
+                message,
+                "take a number out of it, as in date_part('epoch', ...)",
+            )
         }
-        _ => Error { message, hint: None },
+        _ => Error {
+            message,
+            hint: None,
+        },
     }
 }
 
@@ -97,15 +121,18 @@ pub(crate) fn resolve_as(
         return Ok(expr);
     }
     let names: Vec<String> = wanted.iter().map(DataType::to_string).collect();
-    Err(Error::new(format!("the result is {}, not {}", expr.data_type, names.join(" or "))))
+    Err(Error::new(format!(
+        "the result is {}, not {}",
+        expr.data_type,
+        names.join(" or ")
+    )))
 }
 
 pub(crate) fn no_such_column(name: &str, scope: &Scope) -> Error {
     let names = || scope.columns().iter().map(|column| column.name.as_str());
     let message = format!("no column is named `{name}`");
-    let hint = did_you_mean(name, names()).unwrap_or_else(|| {
-        format!("the columns are {}", crate::problem::listed(names()))
-    });
+    let hint = did_you_mean(name, names())
+        .unwrap_or_else(|| format!("the columns are {}", crate::problem::listed(names())));
     Error::with_hint(message, hint)
 }
 

@@ -16,18 +16,28 @@ use streamforge_core::job_graph::{
 use crate::document::{Kind, Loaded, OutputName, Resolved, ResolvedAggregate, fired_columns};
 use crate::expression::quoted;
 use crate::needs::Needs;
+use crate::stack::on_large_stack;
 
 /// The job, ready to run at any parallelism up to `maxParallelism`. The same document gives the same
 /// graph, byte for byte.
 pub fn plan(loaded: &Loaded) -> JobGraph {
+    on_large_stack(|| plan_here(loaded))
+}
+
+fn plan_here(loaded: &Loaded) -> JobGraph {
     let needs = Needs::of(&loaded.nodes);
     let live: Vec<&Resolved> = needs.live(&loaded.nodes).collect();
     let bounded = live
         .iter()
         .filter(|node| matches!(node.kind, Kind::Source(_)))
         .all(|node| node.bounded);
-    let mut builder =
-        Builder { needs: &needs, bounded, stages: Vec::new(), edges: Vec::new(), outputs: BTreeMap::new() };
+    let mut builder = Builder {
+        needs: &needs,
+        bounded,
+        stages: Vec::new(),
+        edges: Vec::new(),
+        outputs: BTreeMap::new(),
+    };
     for node in live {
         builder.add(node);
     }
@@ -36,7 +46,11 @@ pub fn plan(loaded: &Loaded) -> JobGraph {
         name: loaded.name.clone(),
         max_parallelism: loaded.spec.max_parallelism,
         bounded,
-        stages: builder.stages.into_iter().map(|operators| Stage { operators }).collect(),
+        stages: builder
+            .stages
+            .into_iter()
+            .map(|operators| Stage { operators })
+            .collect(),
         edges: builder.edges,
     }
 }
@@ -88,11 +102,15 @@ impl Builder<'_> {
                 self.publish_bad(node, &placed);
             }
             Kind::Filter(predicate) => {
-                let kind = OperatorKind::Filter { predicate: predicate.clone() };
+                let kind = OperatorKind::Filter {
+                    predicate: predicate.clone(),
+                };
                 self.add_plain(node, kind, <[Column]>::to_vec);
             }
             Kind::Select(items) => {
-                let kind = OperatorKind::Project { items: items.clone() };
+                let kind = OperatorKind::Project {
+                    items: items.clone(),
+                };
                 self.add_plain(node, kind, |_| node.columns.clone());
             }
             Kind::Unnest(item) => {
@@ -120,7 +138,10 @@ impl Builder<'_> {
 
     fn add_source(&mut self, node: &Resolved, source: &SourceSpec) {
         let output = self.needs.source_columns(node, source);
-        let spec = SourceSpec { origin: self.needs.origin(node, self.bounded), ..source.clone() };
+        let spec = SourceSpec {
+            origin: self.needs.origin(node, self.bounded),
+            ..source.clone()
+        };
         let draft = Draft {
             node,
             part: "",
@@ -141,7 +162,13 @@ impl Builder<'_> {
     ) {
         let input = self.single_input(node);
         let output = output(&input.columns);
-        let draft = Draft { node, part: "", kind, output, updating: node.updating };
+        let draft = Draft {
+            node,
+            part: "",
+            kind,
+            output,
+            updating: node.updating,
+        };
         let placed = self.place(draft, &[input]);
         self.publish(node, Port::Main, placed.clone());
         self.publish_bad(node, &placed);
@@ -155,7 +182,10 @@ impl Builder<'_> {
             ..aggregate.spec.clone()
         };
         let late = late_columns(&spec.input);
-        let keys: Vec<Column> = fired_columns(&spec).into_iter().take(spec.keys.len()).collect();
+        let keys: Vec<Column> = fired_columns(&spec)
+            .into_iter()
+            .take(spec.keys.len())
+            .collect();
         let first = Draft {
             node,
             part: ".partial",
@@ -175,8 +205,16 @@ impl Builder<'_> {
         let second = self.place_behind_shuffle(second, &first, spec.keys.len());
         self.publish_bad(node, &second);
         // Only the second half of a session knows which session a record has missed.
-        let decides = if matches!(spec.window, WindowSpec::Session { .. }) { &second } else { &first };
-        let late = Placed { port: Port::Late, columns: late, ..decides.clone() };
+        let decides = if matches!(spec.window, WindowSpec::Session { .. }) {
+            &second
+        } else {
+            &first
+        };
+        let late = Placed {
+            port: Port::Late,
+            columns: late,
+            ..decides.clone()
+        };
         self.publish(node, Port::Late, late);
         if aggregate.post.is_empty() {
             self.publish(node, Port::Main, second);
@@ -185,7 +223,9 @@ impl Builder<'_> {
         let post = Draft {
             node,
             part: ".select",
-            kind: OperatorKind::Project { items: aggregate.post.clone() },
+            kind: OperatorKind::Project {
+                items: aggregate.post.clone(),
+            },
             output: node.columns.clone(),
             updating: node.updating,
         };
@@ -196,16 +236,30 @@ impl Builder<'_> {
 
     fn union_columns(&self, node: &Resolved, inputs: &[Placed]) -> Vec<Column> {
         let is_carried = |column: &&Column| {
-            inputs.iter().all(|input| input.columns.iter().any(|c| c.name == column.name))
+            inputs
+                .iter()
+                .all(|input| input.columns.iter().any(|c| c.name == column.name))
         };
         let needed = self.needs.columns(&node.name);
-        let columns = node.columns.iter().filter(|column| needed.contains(&column.name));
+        let columns = node
+            .columns
+            .iter()
+            .filter(|column| needed.contains(&column.name));
         let columns: Vec<Column> = columns.filter(is_carried).cloned().collect();
-        if columns.is_empty() { node.columns.iter().filter(is_carried).cloned().collect() } else { columns }
+        if columns.is_empty() {
+            node.columns.iter().filter(is_carried).cloned().collect()
+        } else {
+            columns
+        }
     }
 
     fn inputs(&self, node: &Resolved) -> Vec<Placed> {
-        node.inputs.iter().flat_map(|name| self.outputs.get(name)).flatten().cloned().collect()
+        node.inputs
+            .iter()
+            .flat_map(|name| self.outputs.get(name))
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     /// The node's only input. A side output may leave several operators: they are put together first.
@@ -214,9 +268,17 @@ impl Builder<'_> {
         if let [only] = inputs.as_slice() {
             return only.clone();
         }
-        let output = inputs.first().map(|input| input.columns.clone()).unwrap_or_default();
-        let draft =
-            Draft { node, part: ".inputs", kind: OperatorKind::Union, output, updating: false };
+        let output = inputs
+            .first()
+            .map(|input| input.columns.clone())
+            .unwrap_or_default();
+        let draft = Draft {
+            node,
+            part: ".inputs",
+            kind: OperatorKind::Union,
+            output,
+            updating: false,
+        };
         self.place(draft, &inputs)
     }
 
@@ -236,7 +298,9 @@ impl Builder<'_> {
         let draft = Draft {
             node,
             part: ".columns",
-            kind: OperatorKind::Project { items: columns.iter().map(item).collect() },
+            kind: OperatorKind::Project {
+                items: columns.iter().map(item).collect(),
+            },
             output: columns.to_vec(),
             updating: input.updating,
         };
@@ -255,7 +319,10 @@ impl Builder<'_> {
         let inputs = inputs
             .iter()
             .map(|input| match chained_to {
-                Some(_) => Input::Chained { operator: input.operator, port: input.port },
+                Some(_) => Input::Chained {
+                    operator: input.operator,
+                    port: input.port,
+                },
                 None => self.edge(input, stage, operator, Exchange::Forward),
             })
             .collect();
@@ -264,7 +331,9 @@ impl Builder<'_> {
 
     fn place_behind_shuffle(&mut self, draft: Draft<'_>, input: &Placed, keys_n: usize) -> Placed {
         let stage = self.new_stage();
-        let exchange = Exchange::KeyGroup { columns: (0..keys_n).collect() };
+        let exchange = Exchange::KeyGroup {
+            columns: (0..keys_n).collect(),
+        };
         let edge = self.edge(input, stage, 0, exchange);
         self.push(draft, stage, vec![edge])
     }
@@ -287,26 +356,52 @@ impl Builder<'_> {
     }
 
     fn push(&mut self, draft: Draft<'_>, stage: usize, inputs: Vec<Input>) -> Placed {
-        let Draft { node, part, kind, output, updating } = draft;
+        let Draft {
+            node,
+            part,
+            kind,
+            output,
+            updating,
+        } = draft;
         let uid = OperatorUid(format!("{}{part}", node.uid));
         let columns = output.clone();
-        let operator = Operator { uid, node: node.name.clone(), kind, inputs, output, updating };
+        let operator = Operator {
+            uid,
+            node: node.name.clone(),
+            kind,
+            inputs,
+            output,
+            updating,
+        };
         let operators = self
             .stages
             .get_mut(stage)
             .expect("the stage was made by new_stage or holds an input of this operator");
         operators.push(operator);
-        Placed { stage, operator: operators.len() - 1, port: Port::Main, columns, updating }
+        Placed {
+            stage,
+            operator: operators.len() - 1,
+            port: Port::Main,
+            columns,
+            updating,
+        }
     }
 
     fn publish(&mut self, node: &Resolved, port: Port, placed: Placed) {
-        let name = OutputName { node: node.name.clone(), port };
+        let name = OutputName {
+            node: node.name.clone(),
+            port,
+        };
         self.outputs.entry(name).or_default().push(placed);
     }
 
     fn publish_bad(&mut self, node: &Resolved, placed: &Placed) {
-        let bad =
-            Placed { port: Port::Bad, columns: bad_columns(), updating: false, ..placed.clone() };
+        let bad = Placed {
+            port: Port::Bad,
+            columns: bad_columns(),
+            updating: false,
+            ..placed.clone()
+        };
         self.publish(node, Port::Bad, bad);
     }
 }

@@ -12,6 +12,7 @@ mod expression;
 mod graph;
 mod needs;
 mod problem;
+mod stack;
 mod structure;
 mod yaml;
 

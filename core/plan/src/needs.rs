@@ -55,9 +55,17 @@ impl Needs {
         if let Some(event_time) = &source.event_time {
             needed.extend(columns_of(&event_time.expr.sql));
         }
-        let declared = node.columns.iter().filter(|column| needed.contains(&column.name));
+        let declared = node
+            .columns
+            .iter()
+            .filter(|column| needed.contains(&column.name));
         let mut columns: Vec<Column> = declared.cloned().collect();
-        columns.extend(node.hidden.iter().filter(|column| needed.contains(&column.name)).cloned());
+        columns.extend(
+            node.hidden
+                .iter()
+                .filter(|column| needed.contains(&column.name))
+                .cloned(),
+        );
         if columns.is_empty() {
             // Rows are still counted, so something must be decoded.
             columns.extend(node.columns.first().cloned());
@@ -67,16 +75,20 @@ impl Needs {
 
     /// Whether a source must say where each record came from.
     pub fn origin(&self, node: &Resolved, bounded: bool) -> bool {
-        self.origin.contains(&node.name)
-            || (bounded && self.origin_if_bounded.contains(&node.name))
+        self.origin.contains(&node.name) || (bounded && self.origin_if_bounded.contains(&node.name))
     }
 
     fn is_read(&self, node: &Resolved) -> bool {
-        [Port::Main, Port::Bad, Port::Late].into_iter().any(|port| self.reads(node, port))
+        [Port::Main, Port::Bad, Port::Late]
+            .into_iter()
+            .any(|port| self.reads(node, port))
     }
 
     fn reads(&self, node: &Resolved, port: Port) -> bool {
-        self.read.contains(&OutputName { node: node.name.clone(), port })
+        self.read.contains(&OutputName {
+            node: node.name.clone(),
+            port,
+        })
     }
 
     fn read_columns(&mut self, node: &Resolved) {
@@ -125,7 +137,12 @@ impl Needs {
 
 /// Columns that the node's own expressions name.
 fn named_columns(node: &Resolved) -> BTreeSet<String> {
-    let of = |exprs: Vec<&Expr>| exprs.iter().flat_map(|expr| columns_of(&expr.sql)).collect();
+    let of = |exprs: Vec<&Expr>| {
+        exprs
+            .iter()
+            .flat_map(|expr| columns_of(&expr.sql))
+            .collect()
+    };
     match &node.kind {
         Kind::Source(_) | Kind::Union | Kind::Sink(_) => BTreeSet::new(),
         Kind::Filter(predicate) => of(vec![predicate]),

@@ -54,7 +54,10 @@ const PROBLEMS_MAX: usize = 200;
 
 impl Problems {
     pub fn new(file: &str) -> Self {
-        Self { file: file.to_owned(), found: Vec::new() }
+        Self {
+            file: file.to_owned(),
+            found: Vec::new(),
+        }
     }
 
     pub fn add(&mut self, at: At, path: &str, message: impl Into<String>, hint: Option<String>) {
@@ -76,7 +79,8 @@ impl Problems {
 
     /// Sorted by place.
     pub fn into_sorted(mut self) -> Vec<Problem> {
-        self.found.sort_by(|a, b| (a.line, a.column).cmp(&(b.line, b.column)));
+        self.found
+            .sort_by(|a, b| (a.line, a.column).cmp(&(b.line, b.column)));
         self.found.dedup();
         self.found
     }
@@ -91,14 +95,16 @@ pub(crate) fn did_you_mean<'a>(
 }
 
 /// The known word most like `word`, if any is like it at all.
-pub(crate) fn nearest<'a>(
-    word: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     known
         .into_iter()
-        .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
+        .map(|name| {
+            (
+                strsim::damerau_levenshtein(&lower, &name.to_lowercase()),
+                name,
+            )
+        })
         .filter(|(distance, name)| *distance <= name.len().max(word.len()).div_ceil(3))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
@@ -110,7 +116,11 @@ const LISTED_MAX: usize = 20;
 /// Names, quoted and separated by commas; long lists are cut.
 pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
-    let shown: Vec<String> = names.iter().take(LISTED_MAX).map(|n| format!("`{n}`")).collect();
+    let shown: Vec<String> = names
+        .iter()
+        .take(LISTED_MAX)
+        .map(|n| format!("`{n}`"))
+        .collect();
     let rest = names.len().saturating_sub(LISTED_MAX);
     match rest {
         0 => shown.join(", "),

@@ -47,7 +47,11 @@ impl Places {
 
     /// Index in the document of the `idx`th item that was kept.
     pub fn document_idx(&self, list: &str, idx: usize) -> usize {
-        self.kept.get(list).and_then(|kept| kept.get(idx)).copied().unwrap_or(idx)
+        self.kept
+            .get(list)
+            .and_then(|kept| kept.get(idx))
+            .copied()
+            .unwrap_or(idx)
     }
 
     /// Whether this field was written, but wrongly, and so fell back to its default.
@@ -57,10 +61,15 @@ impl Places {
 
     /// Whether a list below this path lost an item: names could be missing that others use.
     pub fn lost_items(&self, path: &str) -> bool {
-        let below = self.cut.range(path.to_owned()..).take_while(|cut| cut.starts_with(path));
+        let below = self
+            .cut
+            .range(path.to_owned()..)
+            .take_while(|cut| cut.starts_with(path));
         below.into_iter().any(|cut| {
             let rest = cut.get(path.len()..).unwrap_or_default();
-            ["select", "groupBy", "schema", "union"].iter().any(|list| rest.contains(list))
+            ["select", "groupBy", "schema", "union"]
+                .iter()
+                .any(|list| rest.contains(list))
         })
     }
 
@@ -77,7 +86,10 @@ pub(crate) fn check(
     path: &str,
     problems: &mut Problems,
 ) -> (Option<Json>, Places) {
-    let mut walk = Walk { problems, places: Places::default() };
+    let mut walk = Walk {
+        problems,
+        places: Places::default(),
+    };
     let value = walk.value(node, schema, path);
     (value, walk.places)
 }
@@ -108,7 +120,10 @@ fn text_of<'a>(schema: &'a Json, key: &str) -> Option<&'a str> {
 }
 
 fn size_of(schema: &Json, key: &str) -> Option<usize> {
-    schema.get(key).and_then(Json::as_u64).and_then(|n| usize::try_from(n).ok())
+    schema
+        .get(key)
+        .and_then(Json::as_u64)
+        .and_then(|n| usize::try_from(n).ok())
 }
 
 impl Walk<'_> {
@@ -133,7 +148,12 @@ impl Walk<'_> {
                     _ => "write a value, or leave it out",
                 };
                 let name = path.rsplit('.').next().unwrap_or(path);
-                self.add(node.at, path, format!("`{name}` is empty"), Some(hint.to_owned()));
+                self.add(
+                    node.at,
+                    path,
+                    format!("`{name}` is empty"),
+                    Some(hint.to_owned()),
+                );
                 None
             }
             ("object", Value::Map(entries)) => self.object(node, entries, schema, path),
@@ -178,12 +198,19 @@ impl Walk<'_> {
             return Some(node.to_json());
         }
         let none = Map::new();
-        let properties = schema.get("properties").and_then(Json::as_object).unwrap_or(&none);
+        let properties = schema
+            .get("properties")
+            .and_then(Json::as_object)
+            .unwrap_or(&none);
         let additional = schema.get("additionalProperties");
         let mut written = Map::new();
         let mut seen: BTreeMap<&str, At> = BTreeMap::new();
         for Entry { key, key_at, value } in entries {
-            let child = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let child = if path.is_empty() {
+                key.clone()
+            } else {
+                format!("{path}.{key}")
+            };
             if let Some(first) = seen.insert(key, *key_at) {
                 let message = format!("`{key}` is written twice, first in line {}", first.line);
                 self.add(*key_at, &child, message, None);
@@ -203,10 +230,15 @@ impl Walk<'_> {
     }
 
     fn unknown(&mut self, at: At, key: &str, path: &str, properties: &Map<String, Json>) {
-        let child = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        let child = if path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{path}.{key}")
+        };
         let general = general(path);
-        let is_reserved =
-            reserved::KEYS.iter().any(|r| r.path == general && r.keys.contains(&key));
+        let is_reserved = reserved::KEYS
+            .iter()
+            .any(|r| r.path == general && r.keys.contains(&key));
         if is_reserved {
             self.add(at, &child, format!("`{key}` is not supported yet"), None);
             return;
@@ -220,21 +252,30 @@ impl Walk<'_> {
     /// Exactly one of several keys.
     fn choice(&mut self, node: &Node, seen: &BTreeMap<&str, At>, path: &str) {
         let general = general(path);
-        let Some(choice) = CHOICES.iter().find(|choice| choice.path == general) else { return };
+        let Some(choice) = CHOICES.iter().find(|choice| choice.path == general) else {
+            return;
+        };
         let reserved = reserved::KEYS
             .iter()
             .filter(|r| r.path == general)
             .flat_map(|r| r.keys)
             .any(|key| seen.contains_key(key));
-        let written: Vec<&str> =
-            choice.keys.iter().copied().filter(|key| seen.contains_key(key)).collect();
+        let written: Vec<&str> = choice
+            .keys
+            .iter()
+            .copied()
+            .filter(|key| seen.contains_key(key))
+            .collect();
         match written.as_slice() {
             [] if reserved => {}
             [] => {
-                let near = seen.keys().find(|key| nearest(key, choice.keys.iter().copied()).is_some());
+                let near = seen
+                    .keys()
+                    .find(|key| nearest(key, choice.keys.iter().copied()).is_some());
                 // A misspelt key was reported already.
                 if near.is_none() || seen.keys().all(|key| is_common(key)) {
-                    let message = format!("one of {} is missing", listed(choice.keys.iter().copied()));
+                    let message =
+                        format!("one of {} is missing", listed(choice.keys.iter().copied()));
                     self.add(node.at, path, message, None);
                 }
             }
@@ -279,13 +320,21 @@ impl Walk<'_> {
         let most = size_of(schema, "maxItems").unwrap_or(usize::MAX);
         let least = size_of(schema, "minItems").unwrap_or(0);
         if items.len() > most {
-            let message = format!("the list has {} items; at most {most} are allowed", items.len());
+            let message = format!(
+                "the list has {} items; at most {most} are allowed",
+                items.len()
+            );
             self.add(node.at, path, message, None);
             return None;
         }
         if items.len() < least {
             let items = if least == 1 { "item" } else { "items" };
-            self.add(node.at, path, format!("the list needs at least {least} {items}"), None);
+            self.add(
+                node.at,
+                path,
+                format!("the list needs at least {least} {items}"),
+                None,
+            );
             return None;
         }
         let mut values = Vec::with_capacity(items.len());
@@ -313,7 +362,9 @@ impl Walk<'_> {
     }
 
     fn number(&mut self, node: &Node, schema: &Json, path: &str) -> Option<Json> {
-        let Value::Number(number) = &node.value else { return None };
+        let Value::Number(number) = &node.value else {
+            return None;
+        };
         if text_of(schema, "type") == Some("integer") && number.as_i64().is_none() {
             self.wrong_type(node, "integer", path);
             return None;
@@ -321,7 +372,8 @@ impl Walk<'_> {
         let value = number.as_f64().unwrap_or(f64::NAN);
         let bound = |key: &str| schema.get(key).and_then(Json::as_f64);
         let (least, most) = (bound("minimum"), bound("maximum"));
-        let inside = least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most);
+        let inside =
+            least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most);
         if inside {
             return Some(number.clone().into());
         }
@@ -330,18 +382,35 @@ impl Walk<'_> {
             (Some(least), None) => format!("at least {least}"),
             _ => format!("at most {}", most.unwrap_or_default()),
         };
-        self.add(node.at, path, format!("{number} is out of range: it must be {range}"), None);
+        self.add(
+            node.at,
+            path,
+            format!("{number} is out of range: it must be {range}"),
+            None,
+        );
         None
     }
 }
 
 /// Keys that every node has; they are no misspelt kind.
 fn is_common(key: &str) -> bool {
-    ["name", "uid", "from", "format", "schema", "eventTime", "changelog", "delivery"].contains(&key)
+    [
+        "name",
+        "uid",
+        "from",
+        "format",
+        "schema",
+        "eventTime",
+        "changelog",
+        "delivery",
+    ]
+    .contains(&key)
 }
 
 fn name_of(item: &Node) -> Option<String> {
-    let Value::Map(entries) = &item.value else { return None };
+    let Value::Map(entries) = &item.value else {
+        return None;
+    };
     let entry = entries.iter().find(|entry| entry.key == "name")?;
     match &entry.value.value {
         Value::Text(name) => Some(name.clone()),
@@ -359,13 +428,22 @@ fn text_mistake(text: &str, schema: &Json, path: &str) -> Option<Mistake> {
     if size_of(schema, "maxLength").is_some_and(too_long) {
         let max = size_of(schema, "maxLength").unwrap_or_default();
         let n = text.chars().count();
-        return Some((format!("`{}` has {n} characters; at most {max} are allowed", cut(text)), None));
+        return Some((
+            format!(
+                "`{}` has {n} characters; at most {max} are allowed",
+                cut(text)
+            ),
+            None,
+        ));
     }
     if text.is_empty() && size_of(schema, "minLength").is_some_and(|n| n > 0) {
         return Some(("the text is empty".to_owned(), None));
     }
     let unit = |error: streamforge_core::units::ParseError| {
-        (format!("`{}` is not {}", cut(text), error.what), Some(error.reason))
+        (
+            format!("`{}` is not {}", cut(text), error.what),
+            Some(error.reason),
+        )
     };
     match text_of(schema, "pattern")? {
         DURATION_PATTERN => text.parse::<HumanDuration>().err().map(unit),
@@ -379,10 +457,15 @@ fn text_mistake(text: &str, schema: &Json, path: &str) -> Option<Mistake> {
 
 fn name_mistake(text: &str) -> Option<Mistake> {
     let first = text.chars().next().is_some_and(|c| c.is_ascii_lowercase());
-    let rest = text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let rest = text
+        .chars()
+        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     (!first || !rest).then(|| {
         let hint = "a name begins with a to z and goes on with a to z, 0 to 9 and _";
-        (format!("`{}` is not a name", cut(text)), Some(hint.to_owned()))
+        (
+            format!("`{}` is not a name", cut(text)),
+            Some(hint.to_owned()),
+        )
     })
 }
 
@@ -392,10 +475,16 @@ fn enum_mistake(text: &str, values: &[Json], path: &str) -> Option<Mistake> {
         return None;
     }
     let general = general(path);
-    if reserved::VALUES.iter().any(|r| r.path == general && r.value == text) {
+    if reserved::VALUES
+        .iter()
+        .any(|r| r.path == general && r.value == text)
+    {
         return Some((format!("`{text}` is not supported yet"), None));
     }
     let hint = did_you_mean(text, known.iter().copied())
         .unwrap_or_else(|| format!("write one of {}", listed(known)));
-    Some((format!("`{}` is not a value of this field", cut(text)), Some(hint)))
+    Some((
+        format!("`{}` is not a value of this field", cut(text)),
+        Some(hint),
+    ))
 }

@@ -52,7 +52,11 @@ pub(crate) struct Mistake {
 
 impl Mistake {
     fn new(at: At, message: impl Into<String>) -> Self {
-        Self { at, message: message.into(), hint: None }
+        Self {
+            at,
+            message: message.into(),
+            hint: None,
+        }
     }
 }
 
@@ -62,7 +66,10 @@ pub(crate) fn parse(text: &str) -> Result<Node, Mistake> {
     if text.len() > DOCUMENT_BYTES_MAX {
         return Err(Mistake::new(
             start,
-            format!("the document has {} bytes; at most {DOCUMENT_BYTES_MAX} are read", text.len()),
+            format!(
+                "the document has {} bytes; at most {DOCUMENT_BYTES_MAX} are read",
+                text.len()
+            ),
         ));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -70,7 +77,10 @@ pub(crate) fn parse(text: &str) -> Result<Node, Mistake> {
     let mut parser = Parser::new(StrInput::new(text));
     while let Some(next) = parser.next_event() {
         let (event, span) = next.map_err(|error| {
-            let at = At { line: error.marker().line(), column: error.marker().col() + 1 };
+            let at = At {
+                line: error.marker().line(),
+                column: error.marker().col() + 1,
+            };
             Mistake::new(at, format!("this is not YAML: {}", error.info()))
         })?;
         builder.on_event(event, at(span))?;
@@ -83,12 +93,24 @@ pub(crate) fn parse(text: &str) -> Result<Node, Mistake> {
 }
 
 fn at(span: Span) -> At {
-    At { line: span.start.line(), column: span.start.col() + 1 }
+    At {
+        line: span.start.line(),
+        column: span.start.col() + 1,
+    }
 }
 
 enum Open {
-    List { at: At, anchor: usize, items: Vec<Node> },
-    Map { at: At, anchor: usize, entries: Vec<Entry>, key: Option<(String, At)> },
+    List {
+        at: At,
+        anchor: usize,
+        items: Vec<Node>,
+    },
+    Map {
+        at: At,
+        anchor: usize,
+        entries: Vec<Entry>,
+        key: Option<(String, At)>,
+    },
 }
 
 #[derive(Default)]
@@ -112,21 +134,43 @@ impl Builder {
             }
             Event::SequenceStart(anchor, tag) => {
                 self.check_open(tag.as_deref(), at)?;
-                self.open.push(Open::List { at, anchor, items: Vec::new() });
+                self.open.push(Open::List {
+                    at,
+                    anchor,
+                    items: Vec::new(),
+                });
                 Ok(())
             }
             Event::MappingStart(anchor, tag) => {
                 self.check_open(tag.as_deref(), at)?;
-                self.open.push(Open::Map { at, anchor, entries: Vec::new(), key: None });
+                self.open.push(Open::Map {
+                    at,
+                    anchor,
+                    entries: Vec::new(),
+                    key: None,
+                });
                 Ok(())
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open::List { at, anchor, items }) => {
-                    self.close(Node { at, value: Value::List(items) }, anchor)
-                }
-                Some(Open::Map { at, anchor, entries, .. }) => {
-                    self.close(Node { at, value: Value::Map(entries) }, anchor)
-                }
+                Some(Open::List { at, anchor, items }) => self.close(
+                    Node {
+                        at,
+                        value: Value::List(items),
+                    },
+                    anchor,
+                ),
+                Some(Open::Map {
+                    at,
+                    anchor,
+                    entries,
+                    ..
+                }) => self.close(
+                    Node {
+                        at,
+                        value: Value::Map(entries),
+                    },
+                    anchor,
+                ),
                 None => Ok(()),
             },
             Event::Alias(anchor) => self.alias(anchor, at),
@@ -139,7 +183,10 @@ impl Builder {
             return Err(Mistake::new(at, "tags on lists and maps are not supported"));
         }
         if self.open.len() >= DEPTH_MAX {
-            return Err(Mistake::new(at, format!("values nest deeper than {DEPTH_MAX}")));
+            return Err(Mistake::new(
+                at,
+                format!("values nest deeper than {DEPTH_MAX}"),
+            ));
         }
         Ok(())
     }
@@ -155,9 +202,15 @@ impl Builder {
             ));
         }
         if self.open.len() + depth(node) > DEPTH_MAX {
-            return Err(Mistake::new(at, format!("values nest deeper than {DEPTH_MAX}")));
+            return Err(Mistake::new(
+                at,
+                format!("values nest deeper than {DEPTH_MAX}"),
+            ));
         }
-        let node = Node { at, value: node.value.clone() };
+        let node = Node {
+            at,
+            value: node.value.clone(),
+        };
         self.nodes_n += size;
         self.put(node)
     }
@@ -166,13 +219,19 @@ impl Builder {
     fn close(&mut self, node: Node, anchor: usize) -> Result<(), Mistake> {
         self.nodes_n += 1;
         if self.nodes_n > NODES_MAX {
-            return Err(Mistake::new(node.at, format!("more than {NODES_MAX} values")));
+            return Err(Mistake::new(
+                node.at,
+                format!("more than {NODES_MAX} values"),
+            ));
         }
         if anchor != 0 {
             let size = size(&node);
             self.nodes_n += size;
             if self.nodes_n > NODES_MAX {
-                return Err(Mistake::new(node.at, format!("more than {NODES_MAX} values")));
+                return Err(Mistake::new(
+                    node.at,
+                    format!("more than {NODES_MAX} values"),
+                ));
             }
             self.anchors.insert(anchor, (node.clone(), size));
         }
@@ -193,7 +252,11 @@ impl Builder {
                     Ok(())
                 }
                 Some((key, key_at)) => {
-                    entries.push(Entry { key, key_at, value: node });
+                    entries.push(Entry {
+                        key,
+                        key_at,
+                        value: node,
+                    });
                     Ok(())
                 }
             },
@@ -249,7 +312,10 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: At) -> Result<V
             return Ok(Value::Text(text.to_owned()));
         }
         Some(tag) => {
-            return Err(Mistake::new(at, format!("the tag `{tag}` is not supported")));
+            return Err(Mistake::new(
+                at,
+                format!("the tag `{tag}` is not supported"),
+            ));
         }
     }
     if style != ScalarStyle::Plain {
@@ -268,7 +334,9 @@ fn plain_scalar(text: &str) -> Value {
     }
     let unsigned = text.trim_start_matches(['-', '+']);
     let looks_like_number = unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
-        && unsigned.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
+        && unsigned
+            .chars()
+            .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
     if looks_like_number {
         if let Ok(number) = text.parse::<i64>() {
             return Value::Number(number.into());
@@ -276,7 +344,10 @@ fn plain_scalar(text: &str) -> Value {
         if let Ok(number) = text.parse::<u64>() {
             return Value::Number(number.into());
         }
-        let number = text.parse::<f64>().ok().and_then(serde_json::Number::from_f64);
+        let number = text
+            .parse::<f64>()
+            .ok()
+            .and_then(serde_json::Number::from_f64);
         if let Some(number) = number {
             return Value::Number(number);
         }
@@ -304,9 +375,10 @@ impl Node {
             Value::Number(value) => value.clone().into(),
             Value::Text(value) => value.clone().into(),
             Value::List(items) => items.iter().map(Node::to_json).collect(),
-            Value::Map(entries) => {
-                entries.iter().map(|e| (e.key.clone(), e.value.to_json())).collect()
-            }
+            Value::Map(entries) => entries
+                .iter()
+                .map(|e| (e.key.clone(), e.value.to_json()))
+                .collect(),
         }
     }
 }

@@ -2,7 +2,10 @@ use super::*;
 use crate::reserved;
 
 fn schema() -> Value {
-    crd_value().pointer("/spec/versions/0/schema/openAPIV3Schema").unwrap().clone()
+    crd_value()
+        .pointer("/spec/versions/0/schema/openAPIV3Schema")
+        .unwrap()
+        .clone()
 }
 
 fn walk(schema: &Value, path: &str, visit: &mut dyn FnMut(&str, &Value)) {
@@ -19,7 +22,10 @@ fn walk(schema: &Value, path: &str, visit: &mut dyn FnMut(&str, &Value)) {
 
 #[test]
 fn the_yaml_is_the_same_every_time_and_equal_to_the_committed_file() {
-    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/generated/streamjobs.streamforge.io.yaml");
+    let committed = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/generated/streamjobs.streamforge.io.yaml"
+    );
     let yaml = crd_yaml();
 
     assert_eq!(yaml, crd_yaml());
@@ -34,12 +40,19 @@ fn the_yaml_is_the_same_every_time_and_equal_to_the_committed_file() {
 fn every_rule_stands_at_a_place_that_exists() {
     let mut schema = schema();
 
-    for path in CHOICES.iter().map(|c| c.path).chain(RULES.iter().map(|r| r.path)) {
+    for path in CHOICES
+        .iter()
+        .map(|c| c.path)
+        .chain(RULES.iter().map(|r| r.path))
+    {
         assert!(schema_at(&mut schema, path).is_some(), "{path}");
     }
     for Choice { path, keys } in CHOICES {
         for key in *keys {
-            assert!(schema_at(&mut schema, &format!("{path}.{key}")).is_some(), "{path}.{key}");
+            assert!(
+                schema_at(&mut schema, &format!("{path}.{key}")).is_some(),
+                "{path}.{key}"
+            );
         }
     }
 }
@@ -49,7 +62,11 @@ fn reserved_names_do_not_exist_and_reserved_fields_do() {
     let mut schema = schema();
 
     for reserved in reserved::KEYS {
-        assert!(schema_at(&mut schema, reserved.path).is_some(), "{}", reserved.path);
+        assert!(
+            schema_at(&mut schema, reserved.path).is_some(),
+            "{}",
+            reserved.path
+        );
         for key in reserved.keys {
             let path = format!("{}.{key}", reserved.path);
             assert!(schema_at(&mut schema, &path).is_none(), "{path}");
@@ -70,13 +87,17 @@ fn everything_in_the_spec_that_can_grow_is_bounded() {
     let schema = schema();
     let spec = schema.pointer("/properties/spec").unwrap();
 
-    walk(spec, "spec", &mut |path, schema| match schema.get("type").and_then(Value::as_str) {
-        Some("array") => assert!(schema.get("maxItems").is_some(), "{path}"),
-        Some("string") if schema.get("enum").is_none() => {
-            assert!(schema.get("maxLength").is_some(), "{path}");
-        }
-        _ => {}
-    });
+    walk(
+        spec,
+        "spec",
+        &mut |path, schema| match schema.get("type").and_then(Value::as_str) {
+            Some("array") => assert!(schema.get("maxItems").is_some(), "{path}"),
+            Some("string") if schema.get("enum").is_none() => {
+                assert!(schema.get("maxLength").is_some(), "{path}");
+            }
+            _ => {}
+        },
+    );
 }
 
 #[test]
@@ -99,30 +120,59 @@ fn defaults_are_written_into_the_schema() {
         ("spec.sources[].file.watch", json!("Never")),
         ("spec.transforms[].aggregate.allowedLateness", json!("0s")),
         ("spec.transforms[].aggregate.emit", json!("OnTime")),
-        ("spec.transforms[].aggregate.window.tumbling.timeZone", json!("UTC")),
+        (
+            "spec.transforms[].aggregate.window.tumbling.timeZone",
+            json!("UTC"),
+        ),
         ("spec.checkpoint.interval", json!("10s")),
         ("spec.checkpoint.retain", json!(3)),
         ("spec.state.memoryLimit", json!("512Mi")),
         ("spec.restart.backoff.max", json!("30s")),
     ] {
-        assert_eq!(schema_at(&mut schema, path).unwrap().get("default"), Some(&default), "{path}");
+        assert_eq!(
+            schema_at(&mut schema, path).unwrap().get("default"),
+            Some(&default),
+            "{path}"
+        );
     }
 }
 
 #[test]
 fn nodes_are_lists_that_merge_by_name() {
     let mut schema = schema();
-    for path in ["spec.sources", "spec.transforms", "spec.sinks", "spec.sources[].schema"] {
+    for path in [
+        "spec.sources",
+        "spec.transforms",
+        "spec.sinks",
+        "spec.sources[].schema",
+    ] {
         let list = schema_at(&mut schema, path).unwrap();
-        assert_eq!(list.get("x-kubernetes-list-type"), Some(&json!("map")), "{path}");
-        assert_eq!(list.get("x-kubernetes-list-map-keys"), Some(&json!(["name"])), "{path}");
+        assert_eq!(
+            list.get("x-kubernetes-list-type"),
+            Some(&json!("map")),
+            "{path}"
+        );
+        assert_eq!(
+            list.get("x-kubernetes-list-map-keys"),
+            Some(&json!(["name"])),
+            "{path}"
+        );
     }
 }
 
 #[test]
 fn scaling_writes_parallelism() {
-    let scale = crd_value().pointer("/spec/versions/0/subresources/scale").unwrap().clone();
+    let scale = crd_value()
+        .pointer("/spec/versions/0/subresources/scale")
+        .unwrap()
+        .clone();
 
-    assert_eq!(scale.get("specReplicasPath"), Some(&json!(".spec.parallelism")));
-    assert_eq!(scale.get("labelSelectorPath"), Some(&json!(".status.selector")));
+    assert_eq!(
+        scale.get("specReplicasPath"),
+        Some(&json!(".spec.parallelism"))
+    );
+    assert_eq!(
+        scale.get("labelSelectorPath"),
+        Some(&json!(".status.selector"))
+    );
 }

@@ -14,11 +14,26 @@ pub struct Choice {
 
 /// All such places. A choice may also be empty where the whole object is optional.
 pub const CHOICES: &[Choice] = &[
-    Choice { path: "spec.sources[]", keys: &["kafka", "file", "generator"] },
-    Choice { path: "spec.sources[].generator", keys: &["clicks", "lines"] },
-    Choice { path: "spec.sources[].format", keys: &["json", "csv", "parquet", "raw"] },
-    Choice { path: "spec.sources[].eventTime", keys: &["column", "expression"] },
-    Choice { path: "spec.sources[].kafka", keys: &["topics", "topicPattern"] },
+    Choice {
+        path: "spec.sources[]",
+        keys: &["kafka", "file", "generator"],
+    },
+    Choice {
+        path: "spec.sources[].generator",
+        keys: &["clicks", "lines"],
+    },
+    Choice {
+        path: "spec.sources[].format",
+        keys: &["json", "csv", "parquet", "raw"],
+    },
+    Choice {
+        path: "spec.sources[].eventTime",
+        keys: &["column", "expression"],
+    },
+    Choice {
+        path: "spec.sources[].kafka",
+        keys: &["topics", "topicPattern"],
+    },
     Choice {
         path: "spec.transforms[]",
         keys: &["filter", "select", "unnest", "union", "aggregate"],
@@ -27,7 +42,16 @@ pub const CHOICES: &[Choice] = &[
         path: "spec.transforms[].aggregate.window",
         keys: &["tumbling", "hopping", "session"],
     },
-    Choice { path: "spec.sinks[]", keys: &["kafka", "file", "print", "blackhole"] },
-    Choice { path: "spec.sinks[].format", keys: &["json", "csv", "parquet", "raw"] },
-    Choice { path: "spec.restoreFrom", keys: &["savepoint", "uri"] },
+    Choice {
+        path: "spec.sinks[]",
+        keys: &["kafka", "file", "print", "blackhole"],
+    },
+    Choice {
+        path: "spec.sinks[].format",
+        keys: &["json", "csv", "parquet", "raw"],
+    },
+    Choice {
+        path: "spec.restoreFrom",
+        keys: &["savepoint", "uri"],
+    },
 ];

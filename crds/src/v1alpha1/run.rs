@@ -111,7 +111,10 @@ pub struct State {
 
 impl Default for State {
     fn default() -> Self {
-        Self { backend: Backend::Memory, memory_limit: ByteSize::from_mebibytes(512) }
+        Self {
+            backend: Backend::Memory,
+            memory_limit: ByteSize::from_mebibytes(512),
+        }
     }
 }
 
@@ -158,7 +161,10 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { initial: HumanDuration::from_millis(100), max: HumanDuration::from_secs(30) }
+        Self {
+            initial: HumanDuration::from_millis(100),
+            max: HumanDuration::from_secs(30),
+        }
     }
 }
 
@@ -174,7 +180,10 @@ pub struct FailureDetection {
 
 impl Default for FailureDetection {
     fn default() -> Self {
-        Self { heartbeat: HumanDuration::from_millis(500), timeout: HumanDuration::from_secs(5) }
+        Self {
+            heartbeat: HumanDuration::from_millis(500),
+            timeout: HumanDuration::from_secs(5),
+        }
     }
 }
 

@@ -201,10 +201,13 @@ impl FromStr for Watch {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         match text {
             "Never" => Ok(Watch::Never),
-            _ => text.parse().map(Watch::Every).map_err(|error: ParseError| ParseError {
-                what: "`Never` or a duration",
-                ..error
-            }),
+            _ => text
+                .parse()
+                .map(Watch::Every)
+                .map_err(|error: ParseError| ParseError {
+                    what: "`Never` or a duration",
+                    ..error
+                }),
         }
     }
 }
@@ -226,7 +229,9 @@ impl Serialize for Watch {
 
 impl<'de> Deserialize<'de> for Watch {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 

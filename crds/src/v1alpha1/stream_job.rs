@@ -38,13 +38,33 @@ fn max_parallelism() -> u32 {
         label_selector_path = ".status.selector"
     ),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Parallelism", type_ = "integer", json_path = ".status.parallelism"),
-    printcolumn(name = "TMs", type_ = "integer", json_path = ".status.taskManagers.ready"),
-    printcolumn(name = "Checkpoint", type_ = "integer", json_path = ".status.checkpoint.lastCompleted.id"),
-    printcolumn(name = "Ckpt-Age", type_ = "date", json_path = ".status.checkpoint.lastCompleted.time"),
+    printcolumn(
+        name = "Parallelism",
+        type_ = "integer",
+        json_path = ".status.parallelism"
+    ),
+    printcolumn(
+        name = "TMs",
+        type_ = "integer",
+        json_path = ".status.taskManagers.ready"
+    ),
+    printcolumn(
+        name = "Checkpoint",
+        type_ = "integer",
+        json_path = ".status.checkpoint.lastCompleted.id"
+    ),
+    printcolumn(
+        name = "Ckpt-Age",
+        type_ = "date",
+        json_path = ".status.checkpoint.lastCompleted.time"
+    ),
     printcolumn(name = "Lag", type_ = "integer", json_path = ".status.lag.records"),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamJobSpec {

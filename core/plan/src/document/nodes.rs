@@ -73,20 +73,26 @@ pub(super) fn resolve_all(
 ) -> Vec<Resolved> {
     let mut context = Context { places, problems };
     let mut nodes = written_nodes(spec, places);
-    check_names(&nodes, &mut context);
+    let twice = check_names(&nodes, &mut context);
     find_inputs(&mut nodes, &mut context);
     let order = topological_order(&nodes, &mut context);
     let mut outputs: BTreeMap<OutputName, Output> = BTreeMap::new();
     let mut resolved = Vec::new();
     for idx in order {
         let Some(node) = nodes.get(idx) else { continue };
-        let inputs: Option<Vec<&Output>> =
-            node.inputs.iter().map(|(name, _)| outputs.get(name)).collect();
+        let inputs: Option<Vec<&Output>> = node
+            .inputs
+            .iter()
+            .map(|(name, _)| outputs.get(name))
+            .collect();
         let Some(inputs) = inputs else { continue };
-        if context.places.lost_items(&node.path) {
+        // Which of two nodes of one name is meant cannot be known.
+        if context.places.lost_items(&node.path) || twice.contains(node.name()) {
             continue;
         }
-        let Some(done) = resolve_node(node, &inputs, &mut context) else { continue };
+        let Some(done) = resolve_node(node, &inputs, &mut context) else {
+            continue;
+        };
         let added = outputs_of(&done, &inputs);
         outputs.extend(added);
         resolved.push(done);
@@ -96,7 +102,11 @@ pub(super) fn resolve_all(
 
 fn written_nodes<'a>(spec: &'a StreamJobSpec, places: &Places) -> Vec<Node<'a>> {
     let path = |list: &str, idx| format!("{list}[{}]", places.document_idx(list, idx));
-    let node = |written, path| Node { written, path, inputs: Vec::new() };
+    let node = |written, path| Node {
+        written,
+        path,
+        inputs: Vec::new(),
+    };
     let sources = spec.sources.iter().enumerate();
     let transforms = spec.transforms.iter().enumerate();
     let sinks = spec.sinks.iter().enumerate();
@@ -109,15 +119,20 @@ fn written_nodes<'a>(spec: &'a StreamJobSpec, places: &Places) -> Vec<Node<'a>> 
         .collect()
 }
 
-fn check_names(nodes: &[Node<'_>], context: &mut Context<'_>) {
+/// Reports names and uids given twice; returns the names.
+fn check_names<'a>(nodes: &[Node<'a>], context: &mut Context<'_>) -> BTreeSet<&'a str> {
+    let mut twice = BTreeSet::new();
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut uids: BTreeMap<&str, &str> = BTreeMap::new();
     for node in nodes {
         if let Some(first) = names.insert(node.name(), &node.path) {
             let line = context.places.at(first).line;
-            let message =
-                format!("two nodes are named `{}`, the first in line {line}", node.name());
+            let message = format!(
+                "two nodes are named `{}`, the first in line {line}",
+                node.name()
+            );
             context.add(&format!("{}.name", node.path), message, None);
+            twice.insert(node.name());
         } else if let Some(first) = uids.insert(node.uid(), &node.path) {
             let line = context.places.at(first).line;
             let message = format!(
@@ -127,6 +142,7 @@ fn check_names(nodes: &[Node<'_>], context: &mut Context<'_>) {
             context.add(&format!("{}.uid", node.path), message, None);
         }
     }
+    twice
 }
 
 /// The `from` texts of a node and their fields.
@@ -139,7 +155,9 @@ fn references(node: &Node<'_>, places: &Places) -> Vec<(String, String)> {
                 let list = format!("{}.union", node.path);
                 let path = |idx| format!("{list}[{}]", places.document_idx(&list, idx));
                 let inputs = inputs.iter().enumerate();
-                inputs.map(|(idx, input)| (input.clone(), path(idx))).collect()
+                inputs
+                    .map(|(idx, input)| (input.clone(), path(idx)))
+                    .collect()
             }
             (Some(from), None) => vec![(from.clone(), format!("{}.from", node.path))],
             (None, None) => vec![],
@@ -148,8 +166,10 @@ fn references(node: &Node<'_>, places: &Places) -> Vec<(String, String)> {
 }
 
 fn find_inputs(nodes: &mut [Node<'_>], context: &mut Context<'_>) {
-    let known: BTreeMap<String, Vec<Port>> =
-        nodes.iter().map(|node| (node.name().to_owned(), ports(&node.written))).collect();
+    let known: BTreeMap<String, Vec<Port>> = nodes
+        .iter()
+        .map(|node| (node.name().to_owned(), ports(&node.written)))
+        .collect();
     for node in nodes {
         for (text, path) in references(node, context.places) {
             let found = find_output(&text, &known, context.places);
@@ -167,7 +187,10 @@ fn find_inputs(nodes: &mut [Node<'_>], context: &mut Context<'_>) {
 
 /// An output that will never be resolved, so that the node waits for it and is skipped.
 fn unknown(text: &str) -> OutputName {
-    OutputName { node: format!("?{text}"), port: Port::Main }
+    OutputName {
+        node: format!("?{text}"),
+        port: Port::Main,
+    }
 }
 
 fn ports(written: &Written<'_>) -> Vec<Port> {
@@ -199,12 +222,17 @@ fn find_output(
             return Err(None);
         }
         let readable = || {
-            let nodes = known.iter().filter(|(_, ports)| ports.contains(&Port::Main));
+            let nodes = known
+                .iter()
+                .filter(|(_, ports)| ports.contains(&Port::Main));
             nodes.map(|(name, _)| name.as_str())
         };
         let hint = did_you_mean(&name.node, readable())
             .unwrap_or_else(|| format!("the outputs are {}", listed(readable())));
-        return Err(Some((format!("no node is named `{}`", name.node), Some(hint))));
+        return Err(Some((
+            format!("no node is named `{}`", name.node),
+            Some(hint),
+        )));
     };
     if ports.contains(&name.port) {
         return Ok(name);
@@ -222,7 +250,9 @@ fn find_output(
 }
 
 fn check_from(node: &Node<'_>, context: &mut Context<'_>) {
-    let Written::Transform(transform) = node.written else { return };
+    let Written::Transform(transform) = node.written else {
+        return;
+    };
     let from = format!("{}.from", node.path);
     if transform.union.is_some() && transform.from.is_some() {
         let message = "`union` names its inputs itself; `from` has no place here";
@@ -233,17 +263,31 @@ fn check_from(node: &Node<'_>, context: &mut Context<'_>) {
         && !context.places.has(&from)
         && !context.places.has(&format!("{}.union", node.path));
     if from_is_missing {
-        context.add(&node.path, "`from` is missing", Some("name the output to read".to_owned()));
+        context.add(
+            &node.path,
+            "`from` is missing",
+            Some("name the output to read".to_owned()),
+        );
     }
 }
 
 /// Indices of nodes, inputs first. Nodes on a cycle are reported and left out.
 fn topological_order(nodes: &[Node<'_>], context: &mut Context<'_>) -> Vec<usize> {
-    let by_name: BTreeMap<&str, usize> =
-        nodes.iter().enumerate().map(|(idx, node)| (node.name(), idx)).rev().collect();
+    let by_name: BTreeMap<&str, usize> = nodes
+        .iter()
+        .enumerate()
+        .map(|(idx, node)| (node.name(), idx))
+        .rev()
+        .collect();
     let inputs_of = |idx: usize| -> Vec<usize> {
-        let inputs = nodes.get(idx).map(|node| node.inputs.as_slice()).unwrap_or_default();
-        inputs.iter().filter_map(|(name, _)| by_name.get(name.node.as_str()).copied()).collect()
+        let inputs = nodes
+            .get(idx)
+            .map(|node| node.inputs.as_slice())
+            .unwrap_or_default();
+        inputs
+            .iter()
+            .filter_map(|(name, _)| by_name.get(name.node.as_str()).copied())
+            .collect()
     };
     let mut order = Vec::new();
     let mut done: BTreeSet<usize> = BTreeSet::new();
@@ -273,7 +317,9 @@ fn find_cycle(
     // Every stuck node has a stuck input, so the walk meets itself after at most all of them.
     for _ in 0..=stuck.len() {
         let last = *path.last()?;
-        let next = inputs_of(last).into_iter().find(|input| stuck.contains(input))?;
+        let next = inputs_of(last)
+            .into_iter()
+            .find(|input| stuck.contains(input))?;
         if let Some(start) = path.iter().position(|idx| *idx == next) {
             return path.get(start..).map(<[usize]>::to_vec);
         }
@@ -286,13 +332,24 @@ fn report_cycle(nodes: &[Node<'_>], cycle: &[usize], context: &mut Context<'_>) 
     let mut cycle = cycle.to_vec();
     // Rows flow against the direction in which `from` was followed.
     cycle.reverse();
-    let first = cycle.iter().enumerate().min_by_key(|(_, idx)| **idx).map_or(0, |(at, _)| at);
+    let first = cycle
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, idx)| **idx)
+        .map_or(0, |(at, _)| at);
     cycle.rotate_left(first);
     let cycle: Vec<&Node<'_>> = cycle.iter().filter_map(|idx| nodes.get(*idx)).collect();
     let Some(first) = cycle.first() else { return };
-    let names: Vec<&str> = cycle.iter().map(|node| node.name()).chain([first.name()]).collect();
+    let names: Vec<&str> = cycle
+        .iter()
+        .map(|node| node.name())
+        .chain([first.name()])
+        .collect();
     let message = format!("rows would go in a circle: {}", names.join(" -> "));
-    let path = first.inputs.first().map_or(first.path.as_str(), |(_, path)| path);
+    let path = first
+        .inputs
+        .first()
+        .map_or(first.path.as_str(), |(_, path)| path);
     context.add(path, message, None);
 }
 
@@ -309,16 +366,27 @@ fn resolve_node(
             (Kind::Source(spec), columns, false)
         }
         Written::Transform(transform) => {
-            let input_paths: Vec<&str> = node.inputs.iter().map(|(_, path)| path.as_str()).collect();
+            let input_paths: Vec<&str> =
+                node.inputs.iter().map(|(_, path)| path.as_str()).collect();
             if transform.filter.is_some() || transform.unnest.is_some() {
-                hidden = inputs.first().map(|input| input.hidden.clone()).unwrap_or_default();
+                hidden = inputs
+                    .first()
+                    .map(|input| input.hidden.clone())
+                    .unwrap_or_default();
             }
-            let place = transforms::Place { path: &node.path, input_paths: &input_paths };
+            let place = transforms::Place {
+                path: &node.path,
+                input_paths: &input_paths,
+            };
             transforms::resolve(transform, &place, inputs, context)?
         }
         Written::Sink(sink) => {
             let input = inputs.first()?;
-            (Kind::Sink(sinks::resolve(sink, &node.path, input, context)?), vec![], false)
+            (
+                Kind::Sink(sinks::resolve(sink, &node.path, input, context)?),
+                vec![],
+                false,
+            )
         }
     };
     let bounded = match &kind {
@@ -340,7 +408,10 @@ fn resolve_node(
 }
 
 fn outputs_of(node: &Resolved, inputs: &[&Output]) -> Vec<(OutputName, Output)> {
-    let name = |port| OutputName { node: node.name.clone(), port };
+    let name = |port| OutputName {
+        node: node.name.clone(),
+        port,
+    };
     let event_time = match &node.kind {
         Kind::Source(source) => source.event_time.is_some(),
         _ => inputs.iter().all(|input| input.event_time),
@@ -358,7 +429,13 @@ fn outputs_of(node: &Resolved, inputs: &[&Output]) -> Vec<(OutputName, Output)> 
     if !matches!(node.kind, Kind::Sink(_)) {
         let columns = node.columns.clone();
         let hidden = node.hidden.clone();
-        let main = Output { columns, hidden, updating: node.updating, event_time, bounded };
+        let main = Output {
+            columns,
+            hidden,
+            updating: node.updating,
+            event_time,
+            bounded,
+        };
         added.push((name(Port::Main), main));
     }
     if let Kind::Aggregate(aggregate) = &node.kind {

@@ -20,7 +20,10 @@ impl OutputName {
             Some((node, "late")) => (node, Port::Late),
             Some((_, suffix)) => return Err(suffix),
         };
-        Ok(Self { node: node.to_owned(), port })
+        Ok(Self {
+            node: node.to_owned(),
+            port,
+        })
     }
 }
 

@@ -44,7 +44,11 @@ pub(super) fn check(
     check_storage(spec, &mut context);
     check_detection(spec, &mut context);
     if spec.restore_from.is_some() {
-        context.add("spec.restoreFrom", "`restoreFrom` is not supported yet", None);
+        context.add(
+            "spec.restoreFrom",
+            "`restoreFrom` is not supported yet",
+            None,
+        );
     }
     note_cluster_fields(spec, places, notes);
 }
@@ -56,7 +60,9 @@ fn positive(path: &str, duration: HumanDuration, context: &mut Context<'_>) {
 }
 
 fn check_storage(spec: &StreamJobSpec, context: &mut Context<'_>) {
-    let Some(storage) = &spec.checkpoint.storage else { return };
+    let Some(storage) = &spec.checkpoint.storage else {
+        return;
+    };
     let path = "spec.checkpoint.storage.uri";
     let hint = Some("write `file:///absolute/path`".to_owned());
     match storage.uri.split_once("://") {
@@ -64,18 +70,32 @@ fn check_storage(spec: &StreamJobSpec, context: &mut Context<'_>) {
         Some(("file", _)) => context.add(path, "the path is not absolute", hint),
         Some(("s3", _)) => context.add(path, "`s3://` is not supported yet", hint),
         Some((scheme, _)) => {
-            context.add(path, format!("`{scheme}://` is no place for checkpoints"), hint);
+            context.add(
+                path,
+                format!("`{scheme}://` is no place for checkpoints"),
+                hint,
+            );
         }
         None => context.add(path, format!("`{}` is not a URI", storage.uri), hint),
     }
     if storage.s3.is_some() {
-        context.add("spec.checkpoint.storage.s3", "`s3` is not supported yet", None);
+        context.add(
+            "spec.checkpoint.storage.s3",
+            "`s3` is not supported yet",
+            None,
+        );
     }
 }
 
 fn check_detection(spec: &StreamJobSpec, context: &mut Context<'_>) {
-    let Some(detection) = &spec.failure_detection else { return };
-    positive("spec.failureDetection.heartbeat", detection.heartbeat, context);
+    let Some(detection) = &spec.failure_detection else {
+        return;
+    };
+    positive(
+        "spec.failureDetection.heartbeat",
+        detection.heartbeat,
+        context,
+    );
     if detection.heartbeat >= detection.timeout {
         let message = format!(
             "heartbeat {} is not shorter than timeout {}",
@@ -96,9 +116,18 @@ fn note_cluster_fields(spec: &StreamJobSpec, places: &Places, notes: &mut Proble
         "spec.checkpoint.onDelete" => spec.checkpoint.on_delete != OnDelete::Delete,
         other => places.has(other),
     };
-    let written: Vec<&str> = CLUSTER_FIELDS.iter().copied().filter(says_something).collect();
+    let written: Vec<&str> = CLUSTER_FIELDS
+        .iter()
+        .copied()
+        .filter(says_something)
+        .collect();
     let Some(first) = written.first() else { return };
     let names = listed(written.iter().map(|path| path.trim_start_matches("spec.")));
     let verb = if written.len() == 1 { "means" } else { "mean" };
-    notes.add(places.at(first), first, format!("{names} {verb} nothing outside a cluster"), None);
+    notes.add(
+        places.at(first),
+        first,
+        format!("{names} {verb} nothing outside a cluster"),
+        None,
+    );
 }

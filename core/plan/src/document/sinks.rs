@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use streamforge_core::data_type::DataType;
-use streamforge_core::job_graph::{
-    ChangelogMode, Connector, Delivery, Format, SinkSpec,
-};
+use streamforge_core::job_graph::{ChangelogMode, Connector, Delivery, Format, SinkSpec};
 use streamforge_crds::v1alpha1::{self as written, FileSink, Sink};
 
 use super::Output;
@@ -44,7 +42,11 @@ fn connector(
         config: config.unwrap_or(serde_json::Value::Null),
     };
     if let Some(kafka) = &sink.kafka {
-        context.add(&format!("{path}.kafka"), "`kafka` is not supported yet", None);
+        context.add(
+            &format!("{path}.kafka"),
+            "`kafka` is not supported yet",
+            None,
+        );
         return Some(connector("kafka", serde_json::to_value(kafka)));
     }
     if let Some(file) = &sink.file {
@@ -71,11 +73,19 @@ fn check_file(file: &FileSink, path: &str, input: &Output, context: &mut Context
         if rollover.size.is_some_and(|size| size.bytes() == 0) {
             context.add(&format!("{path}.rollover.size"), "the size is zero", None);
         }
-        if rollover.every.is_some_and(streamforge_core::units::HumanDuration::is_zero) {
+        if rollover
+            .every
+            .is_some_and(streamforge_core::units::HumanDuration::is_zero)
+        {
             context.add(&format!("{path}.rollover.every"), "the time is zero", None);
         }
     }
-    check_partitions(&file.partition_by, &format!("{path}.partitionBy"), input, context);
+    check_partitions(
+        &file.partition_by,
+        &format!("{path}.partitionBy"),
+        input,
+        context,
+    );
 }
 
 fn check_partitions(names: &[String], list: &str, input: &Output, context: &mut Context<'_>) {
@@ -100,7 +110,10 @@ fn check_partitions(names: &[String], list: &str, input: &Output, context: &mut 
             context.add(&path, format!("`{name}` is in the list twice"), None);
         }
     }
-    let known = seen.iter().filter(|name| input.columns.iter().any(|c| c.name == ***name)).count();
+    let known = seen
+        .iter()
+        .filter(|name| input.columns.iter().any(|c| c.name == ***name))
+        .count();
     if known > 0 && known == input.columns.len() {
         let message = "all columns name folders, so that no data is left";
         context.add(list, message, None);
@@ -129,7 +142,11 @@ fn format(sink: &Sink, path: &str, input: &Output, context: &mut Context<'_>) ->
     match &format {
         Format::Raw => {
             let hint = Some("write json, csv or parquet".to_owned());
-            context.add(&format!("{field}.raw"), "`raw` is a format of sources", hint);
+            context.add(
+                &format!("{field}.raw"),
+                "`raw` is a format of sources",
+                hint,
+            );
         }
         Format::Csv { .. } => {
             let nested = input
@@ -137,7 +154,10 @@ fn format(sink: &Sink, path: &str, input: &Output, context: &mut Context<'_>) ->
                 .iter()
                 .find(|c| matches!(c.data_type, DataType::List(_) | DataType::Struct(_)));
             if let Some(column) = nested {
-                let message = format!("`{}` is {}, which CSV cannot hold", column.name, column.data_type);
+                let message = format!(
+                    "`{}` is {}, which CSV cannot hold",
+                    column.name, column.data_type
+                );
                 let hint = "write json or parquet, or make it text with a `select`";
                 context.add(&format!("{field}.csv"), message, Some(hint.to_owned()));
             }
@@ -147,12 +167,7 @@ fn format(sink: &Sink, path: &str, input: &Output, context: &mut Context<'_>) ->
     Some(format)
 }
 
-fn changelog(
-    sink: &Sink,
-    path: &str,
-    input: &Output,
-    context: &mut Context<'_>,
-) -> ChangelogMode {
+fn changelog(sink: &Sink, path: &str, input: &Output, context: &mut Context<'_>) -> ChangelogMode {
     let field = format!("{path}.changelog");
     let shows_updates = sink.print.is_some() || sink.blackhole.is_some();
     match sink.changelog {
@@ -167,10 +182,17 @@ fn changelog(
         None if shows_updates && input.updating => ChangelogMode::Retract,
         None | Some(written::Changelog::AppendOnly) => {
             if input.updating && !context.places.is_cut(&field) {
-                let place = if sink.changelog.is_some() { field } else { format!("{path}.from") };
-                let message =
-                    format!("`{}` is corrected by retraction, but this sink only appends", sink.from);
-                let hint = "write `emit: Once` in the aggregate, or `changelog: Retract` in the sink";
+                let place = if sink.changelog.is_some() {
+                    field
+                } else {
+                    format!("{path}.from")
+                };
+                let message = format!(
+                    "`{}` is corrected by retraction, but this sink only appends",
+                    sink.from
+                );
+                let hint =
+                    "write `emit: Once` in the aggregate, or `changelog: Retract` in the sink";
                 context.add(&place, message, Some(hint.to_owned()));
             }
             ChangelogMode::AppendOnly

@@ -25,7 +25,11 @@ pub(super) fn resolve(
     let format = match &source.format {
         Some(_) if is_generator => {
             let message = "a generator's rows are not encoded";
-            context.add(&format!("{path}.format"), message, Some("leave `format` out".to_owned()));
+            context.add(
+                &format!("{path}.format"),
+                message,
+                Some("leave `format` out".to_owned()),
+            );
             None
         }
         Some(format) => resolve_format(format, &format!("{path}.format"), context),
@@ -64,16 +68,36 @@ pub(super) fn hidden_columns(source: &Source) -> Vec<Column> {
     if source.file.is_none() {
         return Vec::new();
     }
-    let column = |name: &str, data_type| Column { name: name.to_owned(), data_type, nullable: false };
-    vec![column("_file", DataType::Text), column("_row", DataType::BigInt)]
+    let column = |name: &str, data_type| Column {
+        name: name.to_owned(),
+        data_type,
+        nullable: false,
+    };
+    vec![
+        column("_file", DataType::Text),
+        column("_row", DataType::BigInt),
+    ]
 }
 
 fn is_bounded(source: &Source) -> bool {
-    let kafka = source.kafka.as_ref().is_some_and(|kafka| kafka.end_at.is_some());
-    let file = source.file.as_ref().is_some_and(|file| file.watch == Watch::Never);
+    let kafka = source
+        .kafka
+        .as_ref()
+        .is_some_and(|kafka| kafka.end_at.is_some());
+    let file = source
+        .file
+        .as_ref()
+        .is_some_and(|file| file.watch == Watch::Never);
     let generator = source.generator.as_ref().is_some_and(|generator| {
-        let clicks = generator.clicks.as_ref().is_some_and(|clicks| clicks.rows.is_some());
-        clicks || generator.lines.as_ref().is_some_and(|lines| lines.rows.is_some())
+        let clicks = generator
+            .clicks
+            .as_ref()
+            .is_some_and(|clicks| clicks.rows.is_some());
+        clicks
+            || generator
+                .lines
+                .as_ref()
+                .is_some_and(|lines| lines.rows.is_some())
     });
     kafka || file || generator
 }
@@ -84,15 +108,28 @@ fn config<T: serde::Serialize>(block: &T) -> Json {
 
 fn connector(source: &Source, path: &str, context: &mut Context<'_>) -> Option<Connector> {
     if let Some(kafka) = &source.kafka {
-        context.add(&format!("{path}.kafka"), "`kafka` is not supported yet", None);
-        return Some(Connector { kind: "kafka".to_owned(), config: config(kafka) });
+        context.add(
+            &format!("{path}.kafka"),
+            "`kafka` is not supported yet",
+            None,
+        );
+        return Some(Connector {
+            kind: "kafka".to_owned(),
+            config: config(kafka),
+        });
     }
     if let Some(file) = &source.file {
         check_file(file, &format!("{path}.file"), context);
-        return Some(Connector { kind: "file".to_owned(), config: config(file) });
+        return Some(Connector {
+            kind: "file".to_owned(),
+            config: config(file),
+        });
     }
     let generator = source.generator.as_ref()?;
-    Some(Connector { kind: "generator".to_owned(), config: config(generator) })
+    Some(Connector {
+        kind: "generator".to_owned(),
+        config: config(generator),
+    })
 }
 
 fn check_file(file: &FileSource, path: &str, context: &mut Context<'_>) {
@@ -102,7 +139,11 @@ fn check_file(file: &FileSource, path: &str, context: &mut Context<'_>) {
     }
     if matches!(file.watch, Watch::Every(every) if every.is_zero()) {
         let hint = Some("write `Never`, or a time like `10s`".to_owned());
-        context.add(&format!("{path}.watch"), "the time between two looks is zero", hint);
+        context.add(
+            &format!("{path}.watch"),
+            "the time between two looks is zero",
+            hint,
+        );
     }
 }
 
@@ -148,7 +189,11 @@ fn csv_format(csv: &CsvFormat, path: &str, context: &mut Context<'_>) -> Option<
         }
     };
     let null = (!csv.null.is_empty()).then(|| csv.null.clone());
-    Some(Format::Csv { header: csv.header, delimiter, null })
+    Some(Format::Csv {
+        header: csv.header,
+        delimiter,
+        null,
+    })
 }
 
 fn generator_columns(
@@ -159,7 +204,11 @@ fn generator_columns(
 ) -> Option<Vec<SourceColumn>> {
     if !source.schema.is_empty() {
         let hint = Some("leave `schema` out".to_owned());
-        context.add(&format!("{path}.schema"), "a generator's columns are fixed", hint);
+        context.add(
+            &format!("{path}.schema"),
+            "a generator's columns are fixed",
+            hint,
+        );
     }
     let columns = if generator.clicks.is_some() {
         vec![
@@ -175,7 +224,11 @@ fn generator_columns(
         return None;
     };
     let column = |(name, data_type): (&str, DataType)| SourceColumn {
-        column: Column { name: name.to_owned(), data_type, nullable: true },
+        column: Column {
+            name: name.to_owned(),
+            data_type,
+            nullable: true,
+        },
         path: None,
         parse: TimeParse::default(),
     };
@@ -255,7 +308,11 @@ fn resolve_column(
     let name = column.name.clone();
     let path = column.path.clone();
     Some(SourceColumn {
-        column: Column { name, data_type, nullable: column.nullable },
+        column: Column {
+            name,
+            data_type,
+            nullable: column.nullable,
+        },
         path,
         parse,
     })
@@ -276,8 +333,18 @@ fn type_hint(word: &str) -> Option<String> {
             return did_you_mean(
                 word,
                 [
-                    "BOOLEAN", "INT", "BIGINT", "REAL", "DOUBLE", "DECIMAL", "TEXT", "BYTEA",
-                    "DATE", "TIMESTAMP", "TIMESTAMPTZ", "STRUCT",
+                    "BOOLEAN",
+                    "INT",
+                    "BIGINT",
+                    "REAL",
+                    "DOUBLE",
+                    "DECIMAL",
+                    "TEXT",
+                    "BYTEA",
+                    "DATE",
+                    "TIMESTAMP",
+                    "TIMESTAMPTZ",
+                    "STRUCT",
                 ],
             );
         }
@@ -293,7 +360,10 @@ fn check_pointer(
 ) {
     let Some(pointer) = &column.path else { return };
     let path = format!("{path}.path");
-    let escapes_fit = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    let escapes_fit = pointer
+        .split('~')
+        .skip(1)
+        .all(|rest| rest.starts_with(['0', '1']));
     if !pointer.starts_with('/') || !escapes_fit {
         let hint = "a JSON pointer (RFC 6901) begins with `/`: `/meta/time`; ~ is ~0 and / is ~1";
         let message = format!("`{}` is not a JSON pointer", crate::yaml::cut(pointer));
@@ -315,9 +385,14 @@ fn time_parse(
         ("EpochMillis", TimeParse::EpochMillis),
         ("EpochMicros", TimeParse::EpochMicros),
     ];
-    let Some(text) = &column.parse else { return Some(TimeParse::default()) };
+    let Some(text) = &column.parse else {
+        return Some(TimeParse::default());
+    };
     let path = format!("{path}.parse");
-    if !matches!(data_type, DataType::Date | DataType::Timestamp | DataType::TimestampTz) {
+    if !matches!(
+        data_type,
+        DataType::Date | DataType::Timestamp | DataType::TimestampTz
+    ) {
         let message = format!("`parse` is for times, and `{}` is {data_type}", column.name);
         context.add(&path, message, None);
         return None;
@@ -325,8 +400,8 @@ fn time_parse(
     if let Some((_, parse)) = WORDS.iter().find(|(word, _)| word == text) {
         return Some(parse.clone());
     }
-    let is_pattern = text.contains('%')
-        && !StrftimeItems::new(text).any(|item| matches!(item, Item::Error));
+    let is_pattern =
+        text.contains('%') && !StrftimeItems::new(text).any(|item| matches!(item, Item::Error));
     if is_pattern {
         return Some(TimeParse::Pattern(text.clone()));
     }
@@ -349,8 +424,15 @@ fn event_time(
     let Some(spec) = &source.event_time else {
         return context.places.is_cut(&path).then(some_event_time);
     };
-    if spec.idle_timeout.is_some_and(|timeout| timeout.micros() < 1_000) {
-        context.add(&format!("{path}.idleTimeout"), "the time must be at least 1ms", None);
+    if spec
+        .idle_timeout
+        .is_some_and(|timeout| timeout.micros() < 1_000)
+    {
+        context.add(
+            &format!("{path}.idleTimeout"),
+            "the time must be at least 1ms",
+            None,
+        );
     }
     let (field, sql) = match (&spec.column, &spec.expression) {
         (Some(column), None) => ("column", quoted(column)),
@@ -391,6 +473,14 @@ fn event_time(
 
 /// Stands for an event time that is written wrongly, so that windows do not miss it too.
 fn some_event_time() -> EventTimeSpec {
-    let expr = Expr { sql: String::new(), data_type: DataType::Timestamp, nullable: true };
-    EventTimeSpec { expr, max_out_of_orderness_us: 0, idle_timeout_ms: None }
+    let expr = Expr {
+        sql: String::new(),
+        data_type: DataType::Timestamp,
+        nullable: true,
+    };
+    EventTimeSpec {
+        expr,
+        max_out_of_orderness_us: 0,
+        idle_timeout_ms: None,
+    }
 }

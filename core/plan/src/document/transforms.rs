@@ -10,8 +10,8 @@ use super::nodes::Context;
 use super::resolve::ResolvedAggregate;
 use super::{Kind, Output, windows};
 use crate::expression::{
-    AggregateItem, Aggregates, Error, Parsed, Scope, parse, quoted, resolve_as,
-    resolve_ast, resolve_item,
+    AggregateItem, Aggregates, Error, Parsed, Scope, parse, quoted, resolve_as, resolve_ast,
+    resolve_item,
 };
 use crate::problem::listed;
 
@@ -36,7 +36,11 @@ pub(super) fn resolve(
     if let Some(filter) = &transform.filter {
         let path = format!("{}.filter", place.path);
         let predicate = self::filter(filter, input, &path, context)?;
-        return Some((Kind::Filter(predicate), input.columns.clone(), input.updating));
+        return Some((
+            Kind::Filter(predicate),
+            input.columns.clone(),
+            input.updating,
+        ));
     }
     if let Some(select) = &transform.select {
         let path = format!("{}.select", place.path);
@@ -67,12 +71,7 @@ fn scope_of(input: &Output) -> Result<Scope, Error> {
     Scope::new(&columns)
 }
 
-fn filter(
-    sql: &str,
-    input: &Output,
-    path: &str,
-    context: &mut Context<'_>,
-) -> Option<Expr> {
+fn filter(sql: &str, input: &Output, path: &str, context: &mut Context<'_>) -> Option<Expr> {
     let predicate = scope_of(input).and_then(|scope| {
         let parsed = parse(sql)?;
         if parsed.alias.is_some() {
@@ -111,7 +110,10 @@ fn select(
         let path = format!("{path}[{}]", context.places.document_idx(path, idx));
         let item = parse(sql).and_then(|parsed| {
             let name = names.of(&parsed)?;
-            Ok(NamedExpr { name, expr: resolve_item(&parsed, &scope)? })
+            Ok(NamedExpr {
+                name,
+                expr: resolve_item(&parsed, &scope)?,
+            })
         });
         named.extend(reported(item, &path, sql, context));
     }
@@ -170,7 +172,10 @@ fn proposed_name(sql: &str) -> String {
     let lower = sql.to_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let mut name = String::new();
-    for word in words.map(|word| word.trim_matches('_')).filter(|word| !word.is_empty()) {
+    for word in words
+        .map(|word| word.trim_matches('_'))
+        .filter(|word| !word.is_empty())
+    {
         if name.len() + word.len() > PROPOSED_CHARS_MAX {
             break;
         }
@@ -179,13 +184,23 @@ fn proposed_name(sql: &str) -> String {
         }
         name.push_str(word);
     }
-    if name.starts_with(|c: char| c.is_ascii_alphabetic()) { name } else { format!("value{name}") }
+    if name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        name
+    } else {
+        format!("value{name}")
+    }
 }
 
 fn unnest(sql: &str, input: &Output, path: &str, context: &mut Context<'_>) -> Option<Done> {
     let item = scope_of(input).and_then(|scope| {
         let parsed = parse(sql)?;
-        let mut names = Names(input.columns.iter().map(|column| column.name.clone()).collect());
+        let mut names = Names(
+            input
+                .columns
+                .iter()
+                .map(|column| column.name.clone())
+                .collect(),
+        );
         if parsed.alias.is_none() {
             let column = parsed.bare_column().unwrap_or("value").to_owned();
             return Err(Error::with_hint(
@@ -197,14 +212,22 @@ fn unnest(sql: &str, input: &Output, path: &str, context: &mut Context<'_>) -> O
         let expr = resolve_item(&parsed, &scope)?;
         match &expr.data_type {
             DataType::List(_) => Ok(NamedExpr { name, expr }),
-            other => Err(Error::new(format!("unnest needs a list (T[]), not {other}"))),
+            other => Err(Error::new(format!(
+                "unnest needs a list (T[]), not {other}"
+            ))),
         }
     });
     let item = reported(item, path, sql, context)?;
-    let DataType::List(element) = &item.expr.data_type else { return None };
+    let DataType::List(element) = &item.expr.data_type else {
+        return None;
+    };
     let mut columns = input.columns.clone();
     let data_type = element.as_ref().clone();
-    columns.push(Column { name: item.name.clone(), data_type, nullable: true });
+    columns.push(Column {
+        name: item.name.clone(),
+        data_type,
+        nullable: true,
+    });
     Some((Kind::Unnest(item), columns, input.updating))
 }
 
@@ -234,7 +257,13 @@ fn union(
             column.nullable |= other.is_some_and(|other| other.nullable);
         }
     }
-    fits.then(|| (Kind::Union, columns, inputs.iter().any(|input| input.updating)))
+    fits.then(|| {
+        (
+            Kind::Union,
+            columns,
+            inputs.iter().any(|input| input.updating),
+        )
+    })
 }
 
 fn differences(first: &[Column], other: &[Column], first_name: &str, name: &str) -> Vec<String> {
@@ -253,9 +282,14 @@ fn differences(first: &[Column], other: &[Column], first_name: &str, name: &str)
             Some(_) => {}
         }
     }
-    let missing = other.iter().filter(|column| find(first, &column.name).is_none());
+    let missing = other
+        .iter()
+        .filter(|column| find(first, &column.name).is_none());
     found.extend(missing.map(|column| {
-        format!("`{name}` has a column `{}`, but `{first_name}` has not", column.name)
+        format!(
+            "`{name}` has a column `{}`, but `{first_name}` has not",
+            column.name
+        )
     }));
     found
 }
@@ -295,11 +329,18 @@ fn aggregate(
         late_log: false,
     };
     let post = post(&spec, &items, &aggregate.select, &path, context)?;
-    let columns = if post.is_empty() { fired_columns(&spec) } else { post.iter().map(column_of).collect() };
+    let columns = if post.is_empty() {
+        fired_columns(&spec)
+    } else {
+        post.iter().map(column_of).collect()
+    };
     let emit_is_known = !context.places.is_cut(&format!("{path}.emit"));
-    let updating =
-        emit == Emit::OnTime && emit_is_known && !aggregate.allowed_lateness.is_zero();
-    Some((Kind::Aggregate(ResolvedAggregate { spec, post }), columns, updating))
+    let updating = emit == Emit::OnTime && emit_is_known && !aggregate.allowed_lateness.is_zero();
+    Some((
+        Kind::Aggregate(ResolvedAggregate { spec, post }),
+        columns,
+        updating,
+    ))
 }
 
 fn check_input(place: &Place<'_>, input: &Output, context: &mut Context<'_>) {
@@ -329,14 +370,20 @@ fn keys(
         let path = format!("{list}[{}]", context.places.document_idx(&list, idx));
         let key = parse(sql).and_then(|parsed| {
             let name = names.of(&parsed)?;
-            Ok(NamedExpr { name, expr: resolve_item(&parsed, scope)? })
+            Ok(NamedExpr {
+                name,
+                expr: resolve_item(&parsed, scope)?,
+            })
         });
         keys.extend(reported(key, &path, sql, context));
     }
     (keys.len() == items.len()).then_some(keys)
 }
 
-type Items = (Vec<streamforge_core::job_graph::AggregateCall>, Vec<(String, AggregateItem)>);
+type Items = (
+    Vec<streamforge_core::job_graph::AggregateCall>,
+    Vec<(String, AggregateItem)>,
+);
 
 fn items(
     select: &[String],
@@ -373,7 +420,9 @@ pub(crate) fn fired_columns(spec: &AggregateSpec) -> Vec<Column> {
         nullable: call.nullable,
     });
     let keys = spec.keys.iter().map(column_of);
-    keys.chain([bound("window_start"), bound("window_end")]).chain(calls).collect()
+    keys.chain([bound("window_start"), bound("window_end")])
+        .chain(calls)
+        .collect()
 }
 
 /// The projection behind the window; empty if every item is one call.
@@ -384,7 +433,10 @@ fn post(
     path: &str,
     context: &mut Context<'_>,
 ) -> Option<Vec<NamedExpr>> {
-    if items.iter().all(|(_, item)| matches!(item, AggregateItem::Call(_))) {
+    if items
+        .iter()
+        .all(|(_, item)| matches!(item, AggregateItem::Call(_)))
+    {
         return Some(Vec::new());
     }
     let list = format!("{path}.select");
@@ -412,7 +464,10 @@ fn post(
         let expr = resolve_ast(ast, &scope).map_err(|error| over_error(error, spec));
         let sql = select.get(idx).map(String::as_str).unwrap_or_default();
         match reported(expr, &item_path, sql, context) {
-            Some(expr) => post.push(NamedExpr { name: name.clone(), expr }),
+            Some(expr) => post.push(NamedExpr {
+                name: name.clone(),
+                expr,
+            }),
             None => complete = false,
         }
     }
@@ -421,16 +476,23 @@ fn post(
 
 /// A column of the input outside an aggregate is the usual mistake.
 fn over_error(error: Error, spec: &AggregateSpec) -> Error {
-    let input = spec.input.iter().find(|column| {
-        error.message == format!("no column is named `{}`", column.name)
-    });
+    let input = spec
+        .input
+        .iter()
+        .find(|column| error.message == format!("no column is named `{}`", column.name));
     let Some(column) = input else { return error };
     let keys = listed(spec.keys.iter().map(|key| key.name.as_str()));
     Error::with_hint(
-        format!("`{}` is neither in groupBy nor inside an aggregate", column.name),
+        format!(
+            "`{}` is neither in groupBy nor inside an aggregate",
+            column.name
+        ),
         match spec.keys.is_empty() {
             true => format!("write for example `max({})`", quoted(&column.name)),
-            false => format!("the keys are {keys}; or write for example `max({})`", quoted(&column.name)),
+            false => format!(
+                "the keys are {keys}; or write for example `max({})`",
+                quoted(&column.name)
+            ),
         },
     )
 }

@@ -27,7 +27,11 @@ pub(super) fn resolve(
         let offset = offset(tumbling.offset, size_us, "size", &path, context);
         let whole = whole_days(size_us, &time_zone, &format!("{path}.size"), context);
         whole?;
-        return Some(WindowSpec::Tumbling { size_us, offset_us: offset?, time_zone });
+        return Some(WindowSpec::Tumbling {
+            size_us,
+            offset_us: offset?,
+            time_zone,
+        });
     }
     if let Some(hopping) = &window.hopping {
         let path = format!("{path}.hopping");
@@ -35,12 +39,22 @@ pub(super) fn resolve(
         let slide = positive(hopping.slide, &format!("{path}.slide"), context);
         let zone = time_zone(&hopping.time_zone, &path, context);
         let (size_us, slide_us, time_zone) = (size?, slide?, zone?);
-        check_slide(hopping.size, hopping.slide, &format!("{path}.slide"), context)?;
+        check_slide(
+            hopping.size,
+            hopping.slide,
+            &format!("{path}.slide"),
+            context,
+        )?;
         let offset = offset(hopping.offset, slide_us, "slide", &path, context);
         let size_is_whole = whole_days(size_us, &time_zone, &format!("{path}.size"), context);
         let slide_is_whole = whole_days(slide_us, &time_zone, &format!("{path}.slide"), context);
         size_is_whole.and(slide_is_whole)?;
-        return Some(WindowSpec::Hopping { size_us, slide_us, offset_us: offset?, time_zone });
+        return Some(WindowSpec::Hopping {
+            size_us,
+            slide_us,
+            offset_us: offset?,
+            time_zone,
+        });
     }
     let session = window.session.as_ref()?;
     let gap_us = positive(session.gap, &format!("{path}.session.gap"), context)?;
@@ -62,7 +76,8 @@ fn check_slide(
     context: &mut Context<'_>,
 ) -> Option<()> {
     if slide > size {
-        let message = format!("slide {slide} is longer than size {size}: rows between would be lost");
+        let message =
+            format!("slide {slide} is longer than size {size}: rows between would be lost");
         let hint = "slide must be at most size; for windows side by side write `tumbling`";
         context.add(path, message, Some(hint.to_owned()));
         return None;

@@ -61,8 +61,14 @@ fn the_json_is_json_with_the_same_facts() {
 
     assert_eq!(json["stages"][1]["operators"][0]["keys"][0], "user_id");
     assert_eq!(json["exchanges"][0]["by"], "key group of user_id");
-    assert_eq!(json["stages"][1]["operators"][1]["delivery"], "exactly once");
-    assert_eq!(json["stages"][1]["operators"][1]["inputs"][0]["changelog"], "updating");
+    assert_eq!(
+        json["stages"][1]["operators"][1]["delivery"],
+        "exactly once"
+    );
+    assert_eq!(
+        json["stages"][1]["operators"][1]["inputs"][0]["changelog"],
+        "updating"
+    );
 }
 
 #[test]
@@ -72,7 +78,9 @@ fn the_picture_names_every_operator_and_quotes_it() {
     assert!(dot.starts_with("digraph \"clicks\" {\n"));
     assert!(dot.ends_with("}\n"));
     assert!(dot.contains("\"per_user.partial\" -> \"late\" [label=\"late\", style=solid];"));
-    assert!(dot.contains("\"per_user.partial\" -> \"per_user\" [label=\"key group of user_id\", style=bold];"));
+    assert!(dot.contains(
+        "\"per_user.partial\" -> \"per_user\" [label=\"key group of user_id\", style=bold];"
+    ));
     assert!(dot.contains("\"per_user\" -> \"out\" [label=\"updating\", style=solid];"));
     assert_eq!(dot.matches('"').count() % 2, 0);
 }

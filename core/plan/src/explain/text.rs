@@ -13,7 +13,11 @@ macro_rules! put {
 
 pub(super) fn write_text(explained: &Explained) -> String {
     let mut out = String::new();
-    let ends = if explained.bounded { "bounded" } else { "unbounded" };
+    let ends = if explained.bounded {
+        "bounded"
+    } else {
+        "unbounded"
+    };
     put!(
         out,
         "{}: {ends}, parallelism {}, {} key groups",
@@ -46,10 +50,20 @@ pub(super) fn write_text(explained: &Explained) -> String {
 }
 
 fn write_operator(out: &mut String, operator: &ExplainedOperator) {
-    put!(out, "  {}: {} {}", operator.operator, operator.kind, operator.what);
-    let chained = operator.inputs.iter().filter(|input| input.exchange.is_none());
-    let from: Vec<String> =
-        chained.map(|input| format!("{} ({})", input.from, input.changelog)).collect();
+    put!(
+        out,
+        "  {}: {} {}",
+        operator.operator,
+        operator.kind,
+        operator.what
+    );
+    let chained = operator
+        .inputs
+        .iter()
+        .filter(|input| input.exchange.is_none());
+    let from: Vec<String> = chained
+        .map(|input| format!("{} ({})", input.from, input.changelog))
+        .collect();
     if !from.is_empty() {
         put!(out, "      from     {}", from.join(", "));
     }
@@ -63,23 +77,41 @@ fn write_operator(out: &mut String, operator: &ExplainedOperator) {
 }
 
 fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+    format!(
+        "\"{}\"",
+        text.replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n")
+    )
 }
 
 pub(super) fn write_dot(explained: &Explained) -> String {
     let mut out = String::new();
     put!(out, "digraph {} {{", quoted(&explained.name));
-    put!(out, "  rankdir=LR; node [shape=box, style=rounded, fontname=\"sans-serif\"];");
+    put!(
+        out,
+        "  rankdir=LR; node [shape=box, style=rounded, fontname=\"sans-serif\"];"
+    );
     put!(out, "  edge [fontname=\"sans-serif\", fontsize=10];");
     for stage in &explained.stages {
         put!(out, "  subgraph cluster_{} {{", stage.stage);
-        put!(out, "    label=\"stage {} × {}\";", stage.stage, explained.parallelism);
+        put!(
+            out,
+            "    label=\"stage {} × {}\";",
+            stage.stage,
+            explained.parallelism
+        );
         for operator in &stage.operators {
             let mut label = format!("{}\n{} {}", operator.operator, operator.kind, operator.what);
             if let Some(state) = &operator.state {
                 let _ = write!(label, "\nstate: {}", state.holds);
             }
-            put!(out, "    {} [label={}];", quoted(&operator.operator), quoted(&label));
+            put!(
+                out,
+                "    {} [label={}];",
+                quoted(&operator.operator),
+                quoted(&label)
+            );
         }
         put!(out, "  }}");
     }
@@ -98,8 +130,12 @@ fn write_dot_edge(
     operator: &ExplainedOperator,
     input: &super::ExplainedInput,
 ) {
-    let side = [".bad", ".late"].iter().find(|suffix| input.from.ends_with(**suffix));
-    let from = side.map_or(input.from.as_str(), |suffix| input.from.trim_end_matches(suffix));
+    let side = [".bad", ".late"]
+        .iter()
+        .find(|suffix| input.from.ends_with(**suffix));
+    let from = side.map_or(input.from.as_str(), |suffix| {
+        input.from.trim_end_matches(suffix)
+    });
     let exchange = input.exchange.and_then(|idx| explained.exchanges.get(idx));
     let mut label: Vec<&str> = Vec::new();
     label.extend(side.map(|suffix| suffix.trim_start_matches('.')));
@@ -107,7 +143,11 @@ fn write_dot_edge(
     if input.changelog != "append-only" {
         label.push(input.changelog);
     }
-    let style = if exchange.is_some() { "style=bold" } else { "style=solid" };
+    let style = if exchange.is_some() {
+        "style=bold"
+    } else {
+        "style=solid"
+    };
     put!(
         out,
         "  {} -> {} [label={}, {style}];",

@@ -73,12 +73,17 @@ impl Aggregates {
         if let SqlExpr::Function(call) = &item.ast
             && let Some(found) = aggregate_call(call, scope)?
         {
-            self.calls.push(AggregateCall { name: name.to_owned(), ..found });
+            self.calls.push(AggregateCall {
+                name: name.to_owned(),
+                ..found
+            });
             return Ok(AggregateItem::Call(self.calls.len() - 1));
         }
         let mut ast = item.ast.clone();
         visit_mut(&mut ast, &mut |expr| {
-            let SqlExpr::Function(call) = expr else { return ControlFlow::Continue(()) };
+            let SqlExpr::Function(call) = expr else {
+                return ControlFlow::Continue(());
+            };
             match aggregate_call(call, scope) {
                 Ok(None) => ControlFlow::Continue(()),
                 Ok(Some(found)) => {
@@ -93,12 +98,25 @@ impl Aggregates {
 
     /// The hidden column of a call; the same call is computed once.
     fn hidden(&mut self, call: AggregateCall) -> String {
-        let same = |other: &&AggregateCall| AggregateCall { name: other.name.clone(), ..call.clone() } == **other;
-        if let Some(other) = self.calls.iter().filter(|c| c.name.starts_with('_')).find(same) {
+        let same = |other: &&AggregateCall| {
+            AggregateCall {
+                name: other.name.clone(),
+                ..call.clone()
+            } == **other
+        };
+        if let Some(other) = self
+            .calls
+            .iter()
+            .filter(|c| c.name.starts_with('_'))
+            .find(same)
+        {
             return other.name.clone();
         }
         let name = hidden_name(self.calls.len());
-        self.calls.push(AggregateCall { name: name.clone(), ..call });
+        self.calls.push(AggregateCall {
+            name: name.clone(),
+            ..call
+        });
         name
     }
 }
@@ -135,29 +153,49 @@ fn aggregate_call(call: &ast::Function, scope: &Scope) -> Result<Option<Aggregat
         }
     };
     let arg = arg.map(|arg| resolve_ast(arg, scope)).transpose()?;
-    let filter = call.filter.as_deref().map(|filter| filter_of(filter, scope)).transpose()?;
+    let filter = call
+        .filter
+        .as_deref()
+        .map(|filter| filter_of(filter, scope))
+        .transpose()?;
     let (data_type, nullable) = result_type(function, &name, arg.as_ref())?;
-    Ok(Some(AggregateCall { name: String::new(), function, arg, filter, data_type, nullable }))
+    Ok(Some(AggregateCall {
+        name: String::new(),
+        function,
+        arg,
+        filter,
+        data_type,
+        nullable,
+    }))
 }
 
 fn filter_of(filter: &Ast, scope: &Scope) -> Result<Expr, Error> {
     let expr = resolve_ast(filter, scope)?;
     match expr.data_type {
         DataType::Boolean => Ok(expr),
-        other => Err(Error::new(format!("FILTER (WHERE ...) needs a BOOLEAN, not {other}"))),
+        other => Err(Error::new(format!(
+            "FILTER (WHERE ...) needs a BOOLEAN, not {other}"
+        ))),
     }
 }
 
 /// The only argument, none for `*`, and whether DISTINCT was written.
 fn argument<'a>(call: &'a ast::Function, name: &str) -> Result<(Option<&'a Ast>, bool), Error> {
     if call.over.is_some() {
-        return Err(Error::with_hint("OVER is not supported", "the window is the transform's"));
+        return Err(Error::with_hint(
+            "OVER is not supported",
+            "the window is the transform's",
+        ));
     }
     if !call.within_group.is_empty() || call.null_treatment.is_some() {
-        return Err(Error::new("WITHIN GROUP and IGNORE NULLS are not supported"));
+        return Err(Error::new(
+            "WITHIN GROUP and IGNORE NULLS are not supported",
+        ));
     }
     let FunctionArguments::List(list) = &call.args else {
-        return Err(Error::new(format!("`{name}` needs its argument in parentheses")));
+        return Err(Error::new(format!(
+            "`{name}` needs its argument in parentheses"
+        )));
     };
     if !list.clauses.is_empty() {
         return Err(Error::with_hint(
@@ -172,7 +210,10 @@ fn argument<'a>(call: &'a ast::Function, name: &str) -> Result<(Option<&'a Ast>,
             Ok((None, false))
         }
         [] if name == "count" => Ok((None, false)),
-        args => Err(Error::new(format!("{name} takes one argument, not {}", args.len()))),
+        args => Err(Error::new(format!(
+            "{name} takes one argument, not {}",
+            args.len()
+        ))),
     }
 }
 

@@ -25,7 +25,9 @@ pub(super) struct AtTimeZone {
 
 impl Default for AtTimeZone {
     fn default() -> Self {
-        Self { signature: Signature::user_defined(Volatility::Immutable) }
+        Self {
+            signature: Signature::user_defined(Volatility::Immutable),
+        }
     }
 }
 
@@ -92,16 +94,22 @@ impl ScalarUDFImpl for AtTimeZone {
         };
         let returned = if to_local { local() } else { instant() };
         let result = cast(&result, &returned)?;
-        let all_scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
+        let all_scalar = args
+            .args
+            .iter()
+            .all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
         if all_scalar && args.number_rows > 0 {
-            return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?));
+            return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(
+                &result, 0,
+            )?));
         }
         Ok(ColumnarValue::Array(result))
     }
 }
 
 fn zone_named(name: &str) -> Result<Tz> {
-    name.parse().map_err(|_| exec_datafusion_err!("`{name}` is not the name of a time zone"))
+    name.parse()
+        .map_err(|_| exec_datafusion_err!("`{name}` is not the name of a time zone"))
 }
 
 /// Applies `convert` to each time that is not NULL and has a zone; the result has no zone yet.
@@ -113,7 +121,9 @@ fn convert_array(
     let micros = cast(times, &ArrowType::Timestamp(TimeUnit::Microsecond, None))?;
     let micros = micros.as_primitive::<TimestampMicrosecondType>();
     let converted = micros.iter().enumerate().map(|(row, micros)| {
-        let (Some(micros), Some(zone)) = (micros, zone_of(row)) else { return Ok(None) };
+        let (Some(micros), Some(zone)) = (micros, zone_of(row)) else {
+            return Ok(None);
+        };
         let zone = zone?;
         let moved = DateTime::from_timestamp_micros(micros)
             .and_then(|time| convert(time.naive_utc(), zone))
@@ -147,7 +157,10 @@ const STEPS_MAX: i32 = 101;
 /// The offset that was in force just before the gap that `local` lies in.
 fn offset_before_gap(local: NaiveDateTime, zone: Tz) -> Option<chrono::FixedOffset> {
     (1..=STEPS_MAX).find_map(|step| {
-        let before = local.checked_sub_signed(TimeDelta::minutes(STEP_MINUTES * i64::from(step)))?;
-        zone.offset_from_local_datetime(&before).latest().map(|offset| offset.fix())
+        let before =
+            local.checked_sub_signed(TimeDelta::minutes(STEP_MINUTES * i64::from(step)))?;
+        zone.offset_from_local_datetime(&before)
+            .latest()
+            .map(|offset| offset.fix())
     })
 }

@@ -73,7 +73,9 @@ impl Functions {
 
     /// Whether DataFusion knows an aggregate of this name, admitted here or not.
     pub fn is_aggregate(&self, name: &str) -> bool {
-        self.aggregate_names.iter().any(|known| known.eq_ignore_ascii_case(name))
+        self.aggregate_names
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
     }
 
     pub fn scalar(&self, name: &str) -> Option<&Arc<ScalarUDF>> {
@@ -82,7 +84,10 @@ impl Functions {
 
     /// Names of the functions that may be called.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.scalar.iter().filter(|(_, f)| is_immutable(f)).map(|(name, _)| name.as_str())
+        self.scalar
+            .iter()
+            .filter(|(_, f)| is_immutable(f))
+            .map(|(name, _)| name.as_str())
     }
 }
 
@@ -145,7 +150,9 @@ impl ContextProvider for Functions {
 pub fn function_reference() -> String {
     let mut sections: BTreeMap<String, BTreeMap<String, Arc<ScalarUDF>>> = BTreeMap::new();
     for function in functions().scalar.values().filter(|f| is_immutable(f)) {
-        let section = function.documentation().map_or("Other", |doc| doc.doc_section.label);
+        let section = function
+            .documentation()
+            .map_or("Other", |doc| doc.doc_section.label);
         sections
             .entry(section.to_owned())
             .or_default()
@@ -153,7 +160,10 @@ pub fn function_reference() -> String {
     }
     let mut page = String::from(REFERENCE_HEAD);
     for (section, members) in sections {
-        let _ = write!(page, "\n## {section}\n\n| function | what it does |\n|---|---|\n");
+        let _ = write!(
+            page,
+            "\n## {section}\n\n| function | what it does |\n|---|---|\n"
+        );
         for (name, function) in members {
             let _ = writeln!(page, "{}", reference_line(&name, &function));
         }
@@ -163,7 +173,12 @@ pub fn function_reference() -> String {
 }
 
 fn reference_line(name: &str, function: &ScalarUDF) -> String {
-    let cell = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+    let cell = |text: &str| {
+        text.split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .replace('|', "\\|")
+    };
     let (syntax, mut text) = match function.documentation() {
         Some(doc) => {
             let first = doc.description.split("\n\n").next().unwrap_or_default();

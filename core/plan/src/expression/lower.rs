@@ -42,7 +42,10 @@ impl Scope {
         let arrow = schema(columns);
         let schema = DFSchema::from_unqualified_fields(arrow.fields().clone(), HashMap::new())
             .map_err(|error| Error::new(error.strip_backtrace()))?;
-        Ok(Self { columns: columns.to_vec(), schema: Arc::new(schema) })
+        Ok(Self {
+            columns: columns.to_vec(),
+            schema: Arc::new(schema),
+        })
     }
 
     pub fn columns(&self) -> &[Column] {
@@ -78,19 +81,26 @@ pub(super) fn lower(ast: &Ast, scope: &Scope) -> Result<Lowered, Error> {
         .and_then(|expr| subtract_from_zero(expr, scope))
         .and_then(|expr| coerce(expr, scope))
         .and_then(fold_literal_casts);
-    rewritten.map(|expr| Lowered(expr.unalias())).map_err(|error| plan_error(&error, scope))
+    rewritten
+        .map(|expr| Lowered(expr.unalias()))
+        .map_err(|error| plan_error(&error, scope))
 }
 
 impl Lowered {
     pub fn data_type(&self, scope: &Scope) -> Result<ArrowType, Error> {
-        self.0.get_type(scope.schema.as_ref()).map_err(|error| plan_error(&error, scope))
+        self.0
+            .get_type(scope.schema.as_ref())
+            .map_err(|error| plan_error(&error, scope))
     }
 
     /// Whether NULL may come out. A function's own word for it is not relied on: a wrong `false`
     /// would make every batch an error.
     pub fn nullable(&self, scope: &Scope) -> bool {
         let calls = self.0.exists(|expr| {
-            Ok(matches!(expr, Logical::ScalarFunction(_) | Logical::TryCast(_)))
+            Ok(matches!(
+                expr,
+                Logical::ScalarFunction(_) | Logical::TryCast(_)
+            ))
         });
         calls.unwrap_or(true) || self.0.nullable(scope.schema.as_ref()).unwrap_or(true)
     }
@@ -116,7 +126,9 @@ impl Lowered {
 /// Refuses calls that are known but not allowed, before the planner says something less helpful.
 fn check_calls(ast: &Ast) -> Result<(), Error> {
     visit(ast, &mut |expr| {
-        let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
+        let ast::Expr::Function(call) = expr else {
+            return ControlFlow::Continue(());
+        };
         call_mistake(call).map_or(ControlFlow::Continue(()), ControlFlow::Break)
     })
 }
@@ -150,7 +162,11 @@ fn call_mistake(call: &ast::Function) -> Option<Error> {
 /// ambiguous local time.
 fn call_at_time_zone(ast: &mut Ast) -> Result<(), Error> {
     visit_mut(ast, &mut |expr| {
-        if let ast::Expr::AtTimeZone { timestamp, time_zone } = expr {
+        if let ast::Expr::AtTimeZone {
+            timestamp,
+            time_zone,
+        } = expr
+        {
             let arg = |expr: &ast::Expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr.clone()));
             let args = FunctionArguments::List(FunctionArgumentList {
                 duplicate_treatment: None,
@@ -184,13 +200,15 @@ fn check_kinds(expr: &Logical) -> Result<(), Error> {
             Logical::Placeholder(_) | Logical::ScalarVariable(..) => {
                 Some(Error::new("parameters and variables are not supported"))
             }
-            Logical::Unnest(_) => {
-                Some(Error::with_hint("unnest cannot stand here", "use an `unnest` transform"))
-            }
+            Logical::Unnest(_) => Some(Error::with_hint(
+                "unnest cannot stand here",
+                "use an `unnest` transform",
+            )),
             #[expect(deprecated, reason = "the variant exists as long as DataFusion has it")]
-            Logical::Wildcard { .. } => {
-                Some(Error::with_hint("`*` is not an expression", "name the columns"))
-            }
+            Logical::Wildcard { .. } => Some(Error::with_hint(
+                "`*` is not an expression",
+                "name the columns",
+            )),
             Logical::ScalarFunction(ScalarFunction { func, .. }) if !is_immutable(func) => {
                 Some(Error::with_hint(
                     format!(
@@ -212,9 +230,8 @@ fn check_kinds(expr: &Logical) -> Result<(), Error> {
 
 /// The same type with all times in microseconds.
 fn micros_type(data_type: &ArrowType) -> ArrowType {
-    let field = |field: &Field| {
-        Arc::new(field.clone().with_data_type(micros_type(field.data_type())))
-    };
+    let field =
+        |field: &Field| Arc::new(field.clone().with_data_type(micros_type(field.data_type())));
     match data_type {
         ArrowType::Timestamp(_, zone) => {
             ArrowType::Timestamp(TimeUnit::Microsecond, zone.as_ref().map(Arc::clone))
@@ -242,12 +259,14 @@ fn in_micros(expr: Logical) -> Result<Logical, DataFusionError> {
             other => Transformed::no(other),
         })
     };
-    expr.transform_up(rewrite).map(|transformed| transformed.data)
+    expr.transform_up(rewrite)
+        .map(|transformed| transformed.data)
 }
 
 fn coerce(expr: Logical, scope: &Scope) -> Result<Logical, DataFusionError> {
     let mut rewriter = TypeCoercionRewriter::new(&scope.schema);
-    expr.rewrite(&mut rewriter).map(|transformed| transformed.data)
+    expr.rewrite(&mut rewriter)
+        .map(|transformed| transformed.data)
 }
 
 /// Lets each function rewrite its own call: some, like `coalesce`, exist only as their rewrite.
@@ -268,17 +287,21 @@ fn simplify_calls(expr: Logical, scope: &Scope) -> Result<Logical, DataFusionErr
         }
         other => Ok(Transformed::no(other)),
     };
-    expr.transform_up(rewrite).map(|transformed| transformed.data)
+    expr.transform_up(rewrite)
+        .map(|transformed| transformed.data)
 }
 
 /// `-x` becomes `0 - x` where it could wrap.
 fn subtract_from_zero(expr: Logical, scope: &Scope) -> Result<Logical, DataFusionError> {
     let rewrite = |expr: Logical| {
-        let Logical::Negative(inner) = expr else { return Ok(Transformed::no(expr)) };
+        let Logical::Negative(inner) = expr else {
+            return Ok(Transformed::no(expr));
+        };
         let zero = match inner.get_type(scope.schema.as_ref())? {
-            data_type @ (ArrowType::Int8 | ArrowType::Int16 | ArrowType::Int32 | ArrowType::Int64) => {
-                ScalarValue::new_zero(&data_type)?
-            }
+            data_type @ (ArrowType::Int8
+            | ArrowType::Int16
+            | ArrowType::Int32
+            | ArrowType::Int64) => ScalarValue::new_zero(&data_type)?,
             ArrowType::Decimal128(precision, scale) => {
                 ScalarValue::Decimal128(Some(0), precision, scale)
             }
@@ -288,7 +311,8 @@ fn subtract_from_zero(expr: Logical, scope: &Scope) -> Result<Logical, DataFusio
         let minus = LogicalBinary::new(zero, Operator::Minus, inner);
         Ok(Transformed::yes(Logical::BinaryExpr(minus)))
     };
-    expr.transform_up(rewrite).map(|transformed| transformed.data)
+    expr.transform_up(rewrite)
+        .map(|transformed| transformed.data)
 }
 
 /// A cast of a literal is made once, not per batch. One that fails is left to fail with its row.
@@ -305,7 +329,8 @@ fn fold_literal_casts(expr: Logical) -> Result<Logical, DataFusionError> {
             Err(_) => Ok(Transformed::no(expr)),
         }
     };
-    expr.transform_up(rewrite).map(|transformed| transformed.data)
+    expr.transform_up(rewrite)
+        .map(|transformed| transformed.data)
 }
 
 /// Makes all arithmetic fail instead of wrap.
@@ -319,16 +344,20 @@ fn checked(
         };
         let arithmetic = matches!(
             binary.op(),
-            Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide | Operator::Modulo
+            Operator::Plus
+                | Operator::Minus
+                | Operator::Multiply
+                | Operator::Divide
+                | Operator::Modulo
         );
         if !arithmetic {
             return Ok(Transformed::no(expr));
         }
-        let checked: Arc<dyn PhysicalExpr> =
-            Arc::new(binary.clone().with_fail_on_overflow(true));
+        let checked: Arc<dyn PhysicalExpr> = Arc::new(binary.clone().with_fail_on_overflow(true));
         precision::guard(checked, scope.schema.as_arrow()).map(Transformed::yes)
     };
-    expr.transform_up(rewrite).map(|transformed| transformed.data)
+    expr.transform_up(rewrite)
+        .map(|transformed| transformed.data)
 }
 
 /// An error of the planner in our words.
@@ -353,6 +382,9 @@ fn plan_error(error: &DataFusionError, scope: &Scope) -> Error {
     ] {
         text = text.strip_prefix(prefix).unwrap_or(text).trim_start();
     }
-    let text = text.split("\nThis issue was likely caused by").next().unwrap_or(text);
+    let text = text
+        .split("\nThis issue was likely caused by")
+        .next()
+        .unwrap_or(text);
     Error::new(text.trim())
 }

@@ -6,6 +6,8 @@ use std::ops::ControlFlow;
 use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::sqlparser::ast::{Expr, Ident, visit_expressions, visit_expressions_mut};
 use datafusion_sql::sqlparser::dialect::GenericDialect;
+use datafusion_sql::sqlparser::keywords::Keyword;
+use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 use streamforge_crds::v1alpha1::EXPRESSION_BYTES_MAX;
 
 use super::Error;
@@ -17,6 +19,8 @@ pub(crate) type Ast = Expr;
 const CHAIN_MAX: usize = 400;
 /// Deepest nesting of parentheses and calls.
 const NESTING_MAX: usize = 50;
+/// Deepest nesting of CASE, CAST and other words of syntax.
+const SYNTAX_NESTING_MAX: usize = 12;
 
 /// An expression and the name given to it.
 #[derive(Clone, Debug)]
@@ -43,7 +47,17 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Error> {
             text.len()
         )));
     }
-    let parsed = DFParserBuilder::new(text)
+    if text.trim() == "*" {
+        return Err(Error::with_hint(
+            "`*` is not an expression",
+            "name the columns",
+        ));
+    }
+    let tokens = Tokenizer::new(&GenericDialect {}, text)
+        .tokenize_with_location()
+        .map_err(|error| Error::new(format!("this is not an SQL expression: {error}")))?;
+    check_nesting(&tokens)?;
+    let parsed = DFParserBuilder::new(tokens)
         .with_dialect(&GenericDialect {})
         .with_recursion_limit(NESTING_MAX)
         .build()
@@ -55,10 +69,71 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Error> {
             "use `x IN (a, b, ...)`, or split the expression over two select steps",
         ));
     }
-    if let Expr::Wildcard(_) | Expr::QualifiedWildcard(..) = parsed.expr {
-        return Err(Error::with_hint("`*` is not an expression", "name the columns"));
+    Ok(Parsed {
+        ast: parsed.expr,
+        alias: parsed.alias.map(|alias| alias.value),
+    })
+}
+
+/// Words that the parser takes for syntax first and, if that fails, reads again as a name.
+const SYNTAX_WORDS: [Keyword; 19] = [
+    Keyword::ARRAY,
+    Keyword::CASE,
+    Keyword::CAST,
+    Keyword::CEIL,
+    Keyword::CONVERT,
+    Keyword::EXISTS,
+    Keyword::EXTRACT,
+    Keyword::FLOOR,
+    Keyword::INTERVAL,
+    Keyword::MAP,
+    Keyword::NOT,
+    Keyword::OVERLAY,
+    Keyword::POSITION,
+    Keyword::SAFE_CAST,
+    Keyword::STRUCT,
+    Keyword::SUBSTR,
+    Keyword::SUBSTRING,
+    Keyword::TRIM,
+    Keyword::TRY_CAST,
+];
+
+/// A mistake inside `n` such words is looked for 2^n times, so their nesting is bounded before.
+fn check_nesting(tokens: &[TokenWithSpan]) -> Result<(), Error> {
+    // Per open parenthesis or CASE: the words just before it. `before`: words just before this token.
+    let mut open: Vec<usize> = Vec::new();
+    let mut depth = 0;
+    let mut before = 0;
+    for token in tokens {
+        match &token.token {
+            Token::Whitespace(_) => continue,
+            Token::LParen | Token::LBracket | Token::LBrace => {
+                open.push(before);
+                depth += std::mem::take(&mut before);
+            }
+            Token::RParen | Token::RBracket | Token::RBrace => {
+                depth -= open.pop().unwrap_or(0);
+                before = 0;
+            }
+            Token::Word(word) if word.keyword == Keyword::CASE && word.quote_style.is_none() => {
+                open.push(before + 1);
+                depth += std::mem::take(&mut before) + 1;
+            }
+            Token::Word(word) if word.keyword == Keyword::END && word.quote_style.is_none() => {
+                depth -= open.pop().unwrap_or(0);
+                before = 0;
+            }
+            Token::Word(word) if SYNTAX_WORDS.contains(&word.keyword) => before += 1,
+            _ => before = 0,
+        }
+        if depth + before > SYNTAX_NESTING_MAX {
+            return Err(Error::with_hint(
+                format!("CASE, CAST, NOT and their like nest deeper than {SYNTAX_NESTING_MAX}"),
+                "split the expression over two select steps",
+            ));
+        }
     }
-    Ok(Parsed { ast: parsed.expr, alias: parsed.alias.map(|alias| alias.value) })
+    Ok(())
 }
 
 /// Longest chain of binary operators, found without recursion.
@@ -82,9 +157,14 @@ fn chain_of(ast: &Expr) -> usize {
 }
 
 fn syntax_message(message: &str) -> String {
-    let start = message.find("ParserError(\"").map(|at| at + "ParserError(\"".len());
+    let start = message
+        .find("ParserError(\"")
+        .map(|at| at + "ParserError(\"".len());
     let inner = match start {
-        Some(start) => message.get(start..).unwrap_or(message).trim_end_matches("\")"),
+        Some(start) => message
+            .get(start..)
+            .unwrap_or(message)
+            .trim_end_matches("\")"),
         None => message,
     };
     if message.contains("RecursionLimitExceeded") || message.contains("recursion limit") {
@@ -96,21 +176,22 @@ fn syntax_message(message: &str) -> String {
 
 /// A column's name as it must be written in an expression.
 pub(crate) fn quoted(name: &str) -> String {
-    let plain = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+    let plain = name
+        .chars()
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    // A plain word may still be a keyword; the parser is the judge of that.
+    // A plain word may still be a keyword; the parser is the judge of that, before and within others.
     let is_itself = || {
-        let parsed = DFParserBuilder::new(name)
-            .with_dialect(&GenericDialect {})
-            .build()
-            .and_then(|mut parser| parser.parse_into_expr());
-        parsed.is_ok_and(
-            |parsed| matches!(&parsed.expr, Expr::Identifier(ident) if ident.value == name),
-        )
+        let alone = parse(name).is_ok_and(|parsed| parsed.bare_column() == Some(name));
+        alone && parse(&format!("CAST({name} AS TEXT) || {name}")).is_ok()
     };
-    if plain && is_itself() { name.to_owned() } else { Ident::with_quote('"', name).to_string() }
+    if plain && is_itself() {
+        name.to_owned()
+    } else {
+        Ident::with_quote('"', name).to_string()
+    }
 }
-
 
 /// Calls `visit` with each expression within `ast`, inner ones first, until it breaks. The tree walk
 /// is compiled once per closure type and is large, so the closure is behind a pointer.
@@ -138,7 +219,9 @@ pub(crate) fn visit_mut(
 /// Names of the columns that an expression mentions; a few more may be among them (struct fields).
 pub(crate) fn columns_of(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    let Ok(parsed) = parse(text) else { return names };
+    let Ok(parsed) = parse(text) else {
+        return names;
+    };
     let visited = visit(&parsed.ast, &mut |expr| {
         match expr {
             Expr::Identifier(ident) => {

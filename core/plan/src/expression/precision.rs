@@ -19,10 +19,7 @@ use datafusion_physical_expr::PhysicalExpr;
 const PRECISION_MAX: u8 = 38;
 
 /// `expr`, checked if its result is a decimal of full width.
-pub(super) fn guard(
-    expr: Arc<dyn PhysicalExpr>,
-    schema: &Schema,
-) -> Result<Arc<dyn PhysicalExpr>> {
+pub(super) fn guard(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     match expr.data_type(schema)? {
         ArrowType::Decimal128(PRECISION_MAX, _) => Ok(Arc::new(WithinPrecision { expr })),
         _ => Ok(expr),

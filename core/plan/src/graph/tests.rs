@@ -29,7 +29,13 @@ fn shape(graph: &JobGraph) -> (Vec<Vec<&str>>, Vec<String>) {
     let stages = graph
         .stages
         .iter()
-        .map(|stage| stage.operators.iter().map(|operator| operator.uid.0.as_str()).collect())
+        .map(|stage| {
+            stage
+                .operators
+                .iter()
+                .map(|operator| operator.uid.0.as_str())
+                .collect()
+        })
         .collect();
     let edges = graph
         .edges
@@ -49,8 +55,13 @@ fn shape(graph: &JobGraph) -> (Vec<Vec<&str>>, Vec<String>) {
 }
 
 fn operator<'a>(graph: &'a JobGraph, uid: &str) -> &'a Operator {
-    let mut found = graph.operators().filter(|(_, operator)| operator.uid.0 == uid);
-    found.next().unwrap_or_else(|| panic!("no operator {uid}")).1
+    let mut found = graph
+        .operators()
+        .filter(|(_, operator)| operator.uid.0 == uid);
+    found
+        .next()
+        .unwrap_or_else(|| panic!("no operator {uid}"))
+        .1
 }
 
 fn names(columns: &[Column]) -> Vec<&str> {
@@ -81,7 +92,10 @@ fn an_aggregate_is_cut_behind_its_first_half() {
 
     let (stages, edges) = shape(&graph);
 
-    assert_eq!(stages, [vec!["clicks", "per_user.partial"], vec!["per_user", "out"]]);
+    assert_eq!(
+        stages,
+        [vec!["clicks", "per_user.partial"], vec!["per_user", "out"]]
+    );
     assert_eq!(edges, ["0:1 Main -> 1:0 keys [0]"]);
     assert_eq!(
         names(&operator(&graph, "per_user").output),
@@ -117,7 +131,10 @@ fn a_union_of_two_sources_is_a_stage_of_its_own() {
     let (stages, edges) = shape(&graph);
 
     assert_eq!(stages, [vec!["clicks"], vec!["more"], vec!["all", "out"]]);
-    assert_eq!(edges, ["0:0 Main -> 2:0 forward", "1:0 Main -> 2:0 forward"]);
+    assert_eq!(
+        edges,
+        ["0:0 Main -> 2:0 forward", "1:0 Main -> 2:0 forward"]
+    );
     assert!(!graph.bounded, "one source never ends");
 }
 
@@ -134,7 +151,10 @@ fn a_union_within_a_stage_is_chained() {
     assert_eq!(stages, [vec!["clicks", "a", "b", "all", "out"]]);
     assert_eq!(edges, Vec::<String>::new());
     let inputs = &operator(&graph, "all").inputs;
-    let chained = |operator| Input::Chained { operator, port: Port::Main };
+    let chained = |operator| Input::Chained {
+        operator,
+        port: Port::Main,
+    };
     assert_eq!(inputs, &[chained(1), chained(2)]);
 }
 
@@ -160,10 +180,16 @@ fn a_sink_gets_exactly_its_columns() {
         "  - {name: out, from: f, blackhole: {}}\n",
     );
 
-    assert_eq!(names(&operator(&graph, "files").output), ["a", "b", "c", "t", "_row"]);
+    assert_eq!(
+        names(&operator(&graph, "files").output),
+        ["a", "b", "c", "t", "_row"]
+    );
     let (stages, _) = shape(&graph);
     assert_eq!(stages, [vec!["files", "f", "out.columns", "out"]]);
-    assert_eq!(names(&operator(&graph, "out.columns").output), ["a", "b", "c", "t"]);
+    assert_eq!(
+        names(&operator(&graph, "out.columns").output),
+        ["a", "b", "c", "t"]
+    );
 }
 
 #[test]
@@ -176,7 +202,13 @@ fn late_rows_are_whole_records() {
 
     let (stages, edges) = shape(&graph);
 
-    assert_eq!(stages, [vec!["clicks", "per_user.partial", "late"], vec!["per_user", "out"]]);
+    assert_eq!(
+        stages,
+        [
+            vec!["clicks", "per_user.partial", "late"],
+            vec!["per_user", "out"]
+        ]
+    );
     assert_eq!(edges.len(), 1);
     assert_eq!(
         names(&operator(&graph, "clicks").output),
@@ -194,7 +226,10 @@ fn late_rows_of_sessions_come_from_the_second_half() {
 
     let (stages, _) = shape(&graph);
 
-    assert_eq!(stages, [vec!["clicks", "per_user.partial"], vec!["per_user", "late"]]);
+    assert_eq!(
+        stages,
+        [vec!["clicks", "per_user.partial"], vec!["per_user", "late"]]
+    );
 }
 
 #[test]
@@ -209,9 +244,16 @@ fn bad_rows_of_both_halves_flow_together() {
 
     assert_eq!(
         stages,
-        [vec!["clicks", "per_user.partial"], vec!["per_user", "out"], vec!["bad.inputs", "bad"]]
+        [
+            vec!["clicks", "per_user.partial"],
+            vec!["per_user", "out"],
+            vec!["bad.inputs", "bad"]
+        ]
     );
-    assert_eq!(edges[1..], ["0:1 Bad -> 2:0 forward", "1:0 Bad -> 2:0 forward"]);
+    assert_eq!(
+        edges[1..],
+        ["0:1 Bad -> 2:0 forward", "1:0 Bad -> 2:0 forward"]
+    );
 }
 
 #[test]
@@ -222,10 +264,14 @@ fn origins_are_carried_only_where_somebody_needs_them() {
     let unbounded = CLICKS.replace("rows: 1000", "");
     let filter = "  - {name: f, from: clicks, filter: \"amount > 1\"}\n";
 
-    let plain = job(CLICKS, "  []\n", sink);
+    let plain = job(CLICKS, "    []\n", sink);
     let late_log = job(CLICKS, &aggregate, counted);
     let no_late_log = job(&unbounded, &aggregate, counted);
-    let bad = job(CLICKS, filter, "  - {name: out, from: f.bad, blackhole: {}}\n");
+    let bad = job(
+        CLICKS,
+        filter,
+        "  - {name: out, from: f.bad, blackhole: {}}\n",
+    );
 
     assert!(!source_spec(&plain, "clicks").origin);
     assert!(source_spec(&late_log, "clicks").origin);
@@ -251,7 +297,10 @@ fn items_over_aggregates_are_projected_behind_the_window() {
         ["user_id", "window_start", "window_end", "n", "mean", "u"]
     );
     let calls = &aggregate_spec(&graph, "per_user").calls;
-    assert_eq!(calls.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["n", "_call1", "_call2"]);
+    assert_eq!(
+        calls.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(),
+        ["n", "_call1", "_call2"]
+    );
 }
 
 #[test]
@@ -263,7 +312,10 @@ fn lateness_makes_an_output_updating_unless_it_is_sent_once() {
     );
     let once = job(
         CLICKS,
-        &count_per_user("{tumbling: {size: 10s}}", ", allowedLateness: 5s, emit: Once"),
+        &count_per_user(
+            "{tumbling: {size: 10s}}",
+            ", allowedLateness: 5s, emit: Once",
+        ),
         "  - {name: out, from: per_user, file: {path: /o}, format: {json: {}}}\n",
     );
     let sink = |graph: &JobGraph| match &operator(graph, "out").kind {
@@ -272,10 +324,16 @@ fn lateness_makes_an_output_updating_unless_it_is_sent_once() {
     };
 
     assert!(operator(&updating, "per_user").updating);
-    assert_eq!(sink(&updating), (ChangelogMode::Retract, Delivery::AtLeastOnce));
+    assert_eq!(
+        sink(&updating),
+        (ChangelogMode::Retract, Delivery::AtLeastOnce)
+    );
     assert!(!operator(&once, "per_user").updating);
     assert_eq!(aggregate_spec(&once, "per_user").emit, Emit::Once);
-    assert_eq!(sink(&once), (ChangelogMode::AppendOnly, Delivery::ExactlyOnce));
+    assert_eq!(
+        sink(&once),
+        (ChangelogMode::AppendOnly, Delivery::ExactlyOnce)
+    );
 }
 
 #[test]
@@ -327,7 +385,11 @@ fn uids_outlive_a_rename() {
 #[test]
 fn event_time_with_a_zone_is_taken_as_utc() {
     let source = FILES.replace("{name: t, type: TIMESTAMP}", "{name: t, type: TIMESTAMPTZ}");
-    let graph = job(&source, "  []\n", "  - {name: out, from: files, print: {}}\n");
+    let graph = job(
+        &source,
+        "    []\n",
+        "  - {name: out, from: files, print: {}}\n",
+    );
 
     let event_time = source_spec(&graph, "files").event_time.clone().unwrap();
     assert_eq!(event_time.expr.sql, "CAST(t AS TIMESTAMP)");
@@ -344,10 +406,18 @@ fn every_expression_of_a_graph_compiles_where_it_runs() {
     let args = spec.calls.iter().filter_map(|call| call.arg.as_ref());
     let filters = spec.calls.iter().filter_map(|call| call.filter.as_ref());
 
-    for expr in spec.keys.iter().map(|key| &key.expr).chain(args).chain(filters) {
+    for expr in spec
+        .keys
+        .iter()
+        .map(|key| &key.expr)
+        .chain(args)
+        .chain(filters)
+    {
         crate::compile(expr, &spec.input).unwrap();
     }
-    let OperatorKind::Project { items } = &operator(&graph, "per_user.select").kind else { panic!() };
+    let OperatorKind::Project { items } = &operator(&graph, "per_user.select").kind else {
+        panic!()
+    };
     for item in items {
         crate::compile(&item.expr, &operator(&graph, "per_user").output).unwrap();
     }

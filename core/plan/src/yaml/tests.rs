@@ -1,12 +1,16 @@
 use super::*;
 
 fn mistake(text: &str) -> (usize, String) {
-    let mistake = parse(text).err().unwrap_or_else(|| panic!("{text} was read"));
+    let mistake = parse(text)
+        .err()
+        .unwrap_or_else(|| panic!("{text} was read"));
     (mistake.at.line, mistake.message)
 }
 
 fn json(text: &str) -> serde_json::Value {
-    parse(text).unwrap_or_else(|mistake| panic!("{}", mistake.message)).to_json()
+    parse(text)
+        .unwrap_or_else(|mistake| panic!("{}", mistake.message))
+        .to_json()
 }
 
 #[test]
@@ -28,16 +32,25 @@ fn scalars_are_what_yaml_1_2_says() {
 fn values_know_their_place() {
     let root = parse("a:\n  b: [x,\n      y]\n").unwrap();
 
-    let Value::Map(entries) = &root.value else { panic!() };
-    let Value::Map(inner) = &entries[0].value.value else { panic!() };
+    let Value::Map(entries) = &root.value else {
+        panic!()
+    };
+    let Value::Map(inner) = &entries[0].value.value else {
+        panic!()
+    };
     assert_eq!(inner[0].key_at, At { line: 2, column: 3 });
-    let Value::List(items) = &inner[0].value.value else { panic!() };
+    let Value::List(items) = &inner[0].value.value else {
+        panic!()
+    };
     assert_eq!(items[1].at, At { line: 3, column: 7 });
 }
 
 #[test]
 fn aliases_are_expanded() {
-    assert_eq!(json("a: &x {n: 1}\nb: *x\n"), serde_json::json!({"a": {"n": 1}, "b": {"n": 1}}));
+    assert_eq!(
+        json("a: &x {n: 1}\nb: *x\n"),
+        serde_json::json!({"a": {"n": 1}, "b": {"n": 1}})
+    );
 }
 
 #[test]
@@ -50,7 +63,10 @@ fn an_alias_bomb_is_refused() {
 
     let (line, message) = mistake(&text);
 
-    assert!(line > 1 && message.contains("larger than 300000 values"), "{line}: {message}");
+    assert!(
+        line > 1 && message.contains("larger than 300000 values"),
+        "{line}: {message}"
+    );
 }
 
 #[test]
@@ -59,7 +75,9 @@ fn nesting_bombs_are_refused() {
         "[".repeat(200_000),
         "{a: ".repeat(50_000),
         "- ".repeat(100_000),
-        (0..3000).map(|depth| format!("{}a:\n", " ".repeat(depth.min(150)))).collect(),
+        (0..3000)
+            .map(|depth| format!("{}a:\n", " ".repeat(depth.min(150))))
+            .collect(),
     ] {
         assert!(parse(&text).is_err());
     }
@@ -75,7 +93,10 @@ fn large_documents_are_refused() {
 
 #[test]
 fn a_second_document_is_refused_but_an_empty_one_is_not() {
-    assert_eq!(mistake("a: 1\n---\nb: 2\n"), (3, "a second document begins here".to_owned()));
+    assert_eq!(
+        mistake("a: 1\n---\nb: 2\n"),
+        (3, "a second document begins here".to_owned())
+    );
     assert_eq!(json("---\na: 1\n---\n"), serde_json::json!({"a": 1}));
     assert_eq!(mistake("").1, "the document is empty");
     assert_eq!(mistake("# nothing\n").1, "the document is empty");
@@ -88,6 +109,13 @@ fn broken_yaml_is_told_with_its_line() {
     assert!(line >= 2, "{line}");
     assert!(message.starts_with("this is not YAML: "), "{message}");
     assert!(mistake("a: *nowhere\n").1.contains("this is not YAML"));
-    assert_eq!(mistake("a: !custom 1").1, "the tag `!custom` is not supported");
-    assert!(mistake("? [a]\n: 1").1.contains("a key must be a plain word"));
+    assert_eq!(
+        mistake("a: !custom 1").1,
+        "the tag `!custom` is not supported"
+    );
+    assert!(
+        mistake("? [a]\n: 1")
+            .1
+            .contains("a key must be a plain word")
+    );
 }
