@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -63,10 +64,10 @@ def install_flink():
 def measured(command, **keywords):
     """Runs a command; returns (stdout, wall seconds, CPU seconds, peak RSS in MB)."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start = os.times().elapsed
+        start = time.monotonic()
         child = subprocess.Popen(command, stdout=out, stderr=err, **keywords)
         _, status, usage = os.wait4(child.pid, 0)
-        wall = os.times().elapsed - start
+        wall = time.monotonic() - start
         child.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
