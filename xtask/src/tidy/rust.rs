@@ -35,12 +35,15 @@ pub fn check(file: &File, findings: &mut Vec<Finding>) {
 
 /// Whether the whole file is test code.
 fn is_test_file(path: &str) -> bool {
-    path.contains("/tests/") || path.ends_with("/tests.rs") || path.contains("/benches/")
+    path.contains("/tests/")
+        || path.ends_with("/tests.rs")
+        || path.ends_with("_tests.rs")
+        || path.contains("/benches/")
 }
 
 fn header(file: &File, findings: &mut Vec<Finding>) {
     // The header of `x/tests.rs` is that of `x.rs`.
-    if file.path.ends_with("/tests.rs") {
+    if file.path.ends_with("/tests.rs") || file.path.ends_with("_tests.rs") {
         return;
     }
     let first = file
