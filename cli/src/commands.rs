@@ -47,13 +47,19 @@ fn print(text: &str) -> Result<Outcome> {
 
 /// A runtime for commands that read a store.
 fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(work)
 }
 
 /// What a store holds, opened for reading beside whoever writes it.
 async fn open_history(root: &Path) -> Result<History> {
     if !root.exists() {
-        bail!("no store at {}: run the job first, or say where with --store", root.display());
+        bail!(
+            "no store at {}: run the job first, or say where with --store",
+            root.display()
+        );
     }
     Ok(History::load(Arc::new(FolderStore::open_read_only(root)?)).await?)
 }

@@ -23,7 +23,9 @@ pub struct Document {
 pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Vec<Problem>>> {
     let file = args.job.display().to_string();
     let bytes = std::fs::read(&args.job).with_context(|| format!("read {file}"))?;
-    let Ok(text) = String::from_utf8(bytes) else { bail!("read {file}: it is not UTF-8") };
+    let Ok(text) = String::from_utf8(bytes) else {
+        bail!("read {file}: it is not UTF-8")
+    };
     let loaded = match streamforge_plan::load(&text, &file) {
         Ok(loaded) => loaded,
         Err(problems) => return Ok(Err(problems)),
@@ -39,7 +41,10 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
         "spec": loaded.spec,
     });
     for setting in settings {
-        set(&mut root, setting).with_context(|| format!("--set {setting}"))?;
+        if let Err(error) = set(&mut root, setting) {
+            eprintln!("--set {setting}: {error}");
+            return Err(WrongDocument { problems_n: 1 }.into());
+        }
     }
     let text = root.to_string();
     Ok(match streamforge_plan::load(&text, &file) {
@@ -47,7 +52,14 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
         // The line is one of a text that nobody wrote.
         Err(problems) => {
             let file = format!("{file} with --set");
-            Err(problems.into_iter().map(|p| Problem { line: 0, file: file.clone(), ..p }).collect())
+            Err(problems
+                .into_iter()
+                .map(|p| Problem {
+                    line: 0,
+                    file: file.clone(),
+                    ..p
+                })
+                .collect())
         }
     })
 }
@@ -58,7 +70,10 @@ pub fn open(args: &DocumentArgs, more: &[String]) -> Result<Document> {
         Ok(document) => Ok(document),
         Err(problems) => {
             print_problems(&problems);
-            Err(WrongDocument { problems_n: problems.len() }.into())
+            Err(WrongDocument {
+                problems_n: problems.len(),
+            }
+            .into())
         }
     }
 }
@@ -69,7 +84,12 @@ pub fn print_problems(problems: &[Problem]) {
         if problem.line > 0 {
             eprintln!("{problem}");
         } else {
-            let Problem { file, path, message, .. } = problem;
+            let Problem {
+                file,
+                path,
+                message,
+                ..
+            } = problem;
             eprintln!("{file}: {path}: {message}");
             if let Some(hint) = &problem.hint {
                 eprintln!("    {hint}");
@@ -102,7 +122,10 @@ fn set(root: &mut Value, setting: &str) -> Result<()> {
             }
             Value::Null => {
                 *at = Value::Object(Map::new());
-                at.as_object_mut().context("made above")?.entry(step).or_insert(Value::Null)
+                at.as_object_mut()
+                    .context("made above")?
+                    .entry(step)
+                    .or_insert(Value::Null)
             }
             other => bail!("`{other}` has nothing named `{step}` in it"),
         };
@@ -138,7 +161,12 @@ mod tests {
     #[test]
     fn a_setting_that_leads_nowhere_is_refused() {
         let mut root = json!({"spec": {"parallelism": 1, "sinks": []}});
-        for setting in ["spec.parallelism", "metadata.name=x", "spec.sinks.out.uid=x", "spec.parallelism.x=1"] {
+        for setting in [
+            "spec.parallelism",
+            "metadata.name=x",
+            "spec.sinks.out.uid=x",
+            "spec.parallelism.x=1",
+        ] {
             assert!(set(&mut root, setting).is_err(), "{setting}");
         }
     }

@@ -72,17 +72,31 @@ impl Meter {
     pub fn observe(&mut self, now_ms: u64, wall_ms: u64, status: &Status) -> Reading {
         let started_ms = *self.started_ms.get_or_insert(now_ms);
         let sources = status.read.keys();
-        let rows = sources.filter_map(|uid| status.ledger.get(uid)).map(|c| c.rows_in).sum();
+        let rows = sources
+            .filter_map(|uid| status.ledger.get(uid))
+            .map(|c| c.rows_in)
+            .sum();
         let units = status.read.values().map(|(read, _)| read).sum();
         let all: u64 = status.read.values().map(|(_, all)| all).sum();
         let bounded = !status.read.is_empty() && status.read.values().all(|(_, all)| *all > 0);
-        if self.samples.back().is_some_and(|last| last.rows > rows || last.units > units) {
+        if self
+            .samples
+            .back()
+            .is_some_and(|last| last.rows > rows || last.units > units)
+        {
             // A restore went back to a checkpoint: what was counted before says nothing now.
             self.samples.clear();
         }
-        self.samples.push_back(Sample { time_ms: now_ms, rows, units });
+        self.samples.push_back(Sample {
+            time_ms: now_ms,
+            rows,
+            units,
+        });
         while self.samples.len() > 2
-            && self.samples.get(1).is_some_and(|s| s.time_ms + RATE_WINDOW_MS <= now_ms)
+            && self
+                .samples
+                .get(1)
+                .is_some_and(|s| s.time_ms + RATE_WINDOW_MS <= now_ms)
         {
             self.samples.pop_front();
         }
@@ -99,17 +113,27 @@ impl Meter {
             rows,
             rows_per_s,
             late: status.ledger.values().map(|counters| counters.late).sum(),
-            bad: status.ledger.values().map(|counters| counters.bad + counters.bad_results).sum(),
+            bad: status
+                .ledger
+                .values()
+                .map(|counters| counters.bad + counters.bad_results)
+                .sum(),
             watermark: lowest.map(|(_, watermark)| watermark),
             held_back_by: holder.map(|(uid, split)| format!("{uid}: {split}")),
-            percent: bounded.then(|| units.saturating_mul(100) / all.max(1)).map(|p| p.min(100)),
+            percent: bounded
+                .then(|| units.saturating_mul(100) / all.max(1))
+                .map(|p| p.min(100)),
             eta_s: (bounded && units_per_s > 0).then(|| left.div_ceil(units_per_s)),
-            checkpoint: status.checkpoint.last_completed.as_ref().map(|c| CheckpointReading {
-                id: c.id.get(),
-                age_s: wall_ms.saturating_sub(c.time_ms) / 1_000,
-                bytes_n: c.bytes_n,
-                took_ms: c.duration_ms,
-            }),
+            checkpoint: status
+                .checkpoint
+                .last_completed
+                .as_ref()
+                .map(|c| CheckpointReading {
+                    id: c.id.get(),
+                    age_s: wall_ms.saturating_sub(c.time_ms) / 1_000,
+                    bytes_n: c.bytes_n,
+                    took_ms: c.duration_ms,
+                }),
         }
     }
 
@@ -119,7 +143,10 @@ impl Meter {
         };
         let ms = last.time_ms.saturating_sub(first.time_ms).max(1);
         let per_s = |n: u64| n.saturating_mul(1_000) / ms;
-        (per_s(last.rows - first.rows), per_s(last.units - first.units))
+        (
+            per_s(last.rows - first.rows),
+            per_s(last.units - first.units),
+        )
     }
 }
 
@@ -160,16 +187,25 @@ pub fn view(name: &str, status: &Status, reading: &Reading) -> Vec<String> {
     )];
     let mut rows = format!("  rows        {}", grouped(reading.rows));
     rows += &format!("  ({}/s)", grouped(reading.rows_per_s));
-    rows += &format!("   late {}   bad {}", grouped(reading.late), grouped(reading.bad));
+    rows += &format!(
+        "   late {}   bad {}",
+        grouped(reading.late),
+        grouped(reading.bad)
+    );
     lines.push(rows);
     if let Some(percent) = reading.percent {
-        let eta = reading.eta_s.map_or_else(String::new, |s| format!("  {} left", time::stretch(s)));
+        let eta = reading
+            .eta_s
+            .map_or_else(String::new, |s| format!("  {} left", time::stretch(s)));
         lines.push(format!("  input       {percent}%{eta}"));
     }
     if let Some(watermark) = reading.watermark {
         let holder = reading.held_back_by.as_ref();
         let holder = holder.map_or_else(String::new, |text| format!("  held back by {text}"));
-        lines.push(format!("  watermark   {}{holder}", time::watermark(watermark)));
+        lines.push(format!(
+            "  watermark   {}{holder}",
+            time::watermark(watermark)
+        ));
     }
     if let Some(checkpoint) = &reading.checkpoint {
         lines.push(format!(
@@ -217,8 +253,18 @@ mod tests {
 
     fn status(rows_in: u64, read: u64, all: u64) -> Status {
         let uid = OperatorUid("clicks".to_owned());
-        let mut status = Status { phase: Phase::Running, ..Status::default() };
-        status.ledger.insert(uid.clone(), Counters { rows_in, bad: 2, ..Counters::default() });
+        let mut status = Status {
+            phase: Phase::Running,
+            ..Status::default()
+        };
+        status.ledger.insert(
+            uid.clone(),
+            Counters {
+                rows_in,
+                bad: 2,
+                ..Counters::default()
+            },
+        );
         status.read.insert(uid.clone(), (read, all));
         status.watermarks.insert(uid.clone(), Watermark(0));
         status.held_back_by.insert(uid, "a.ndjson".to_owned());
@@ -268,6 +314,9 @@ mod tests {
 
         assert_eq!(lines[1], "  rows        1,234,567  (0/s)   late 0   bad 2");
         assert_eq!(lines[2], "  input       50%");
-        assert_eq!(lines[3], "  watermark   1970-01-01T00:00:00Z  held back by clicks: a.ndjson");
+        assert_eq!(
+            lines[3],
+            "  watermark   1970-01-01T00:00:00Z  held back by clicks: a.ndjson"
+        );
     }
 }

@@ -41,7 +41,11 @@ impl Screen {
 
 /// Moves up over the view and clears down from there.
 fn wiped(lines_n: usize) -> String {
-    if lines_n == 0 { String::new() } else { format!("\x1b[{lines_n}A\x1b[0J") }
+    if lines_n == 0 {
+        String::new()
+    } else {
+        format!("\x1b[{lines_n}A\x1b[0J")
+    }
 }
 
 /// A terminal that went away is no reason to stop a job.

@@ -14,7 +14,9 @@ pub struct Table {
 impl Table {
     /// A table without rows.
     pub fn new(headings: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { rows: vec![headings.into_iter().map(Into::into).collect()] }
+        Self {
+            rows: vec![headings.into_iter().map(Into::into).collect()],
+        }
     }
 
     /// Whether it has no row.
@@ -37,10 +39,21 @@ impl fmt::Display for Table {
         let columns_n = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let cell = |row: &Vec<String>, idx: usize| row.get(idx).cloned().unwrap_or_default();
         let widths: Vec<usize> = (0..columns_n)
-            .map(|idx| self.rows.iter().map(|row| cell(row, idx).chars().count()).max().unwrap_or(0))
+            .map(|idx| {
+                self.rows
+                    .iter()
+                    .map(|row| cell(row, idx).chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
             .collect();
         let numeric: Vec<bool> = (0..columns_n)
-            .map(|idx| self.rows.iter().skip(1).all(|row| is_number(&cell(row, idx))))
+            .map(|idx| {
+                self.rows
+                    .iter()
+                    .skip(1)
+                    .all(|row| is_number(&cell(row, idx)))
+            })
             .collect();
         for row in &self.rows {
             let mut line = String::new();
@@ -49,7 +62,11 @@ impl fmt::Display for Table {
                 let text = cell(row, idx);
                 let pad = " ".repeat(width.saturating_sub(text.chars().count()));
                 line += gap;
-                line += &if *numeric { format!("{pad}{text}") } else { format!("{text}{pad}") };
+                line += &if *numeric {
+                    format!("{pad}{text}")
+                } else {
+                    format!("{text}{pad}")
+                };
             }
             writeln!(f, "{}", line.trim_end())?;
         }
@@ -67,6 +84,9 @@ mod tests {
         table.row(["clicks", "7"]);
         table.row(["é", "1000"]);
 
-        assert_eq!(table.to_string(), "NODE      IN\nclicks     7\né       1000\n");
+        assert_eq!(
+            table.to_string(),
+            "NODE      IN\nclicks     7\né       1000\n"
+        );
     }
 }

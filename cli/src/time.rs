@@ -39,6 +39,9 @@ mod tests {
         assert_eq!(event_time(1_500), "1970-01-01T00:00:00.001500Z");
         assert_eq!(watermark(Watermark::NONE), "none");
         assert_eq!(watermark(Watermark::END), "end");
-        assert_eq!((stretch(59), stretch(61), stretch(7325)), ("59s".into(), "1m01s".into(), "2h02m".into()));
+        assert_eq!(
+            (stretch(59), stretch(61), stretch(7325)),
+            ("59s".into(), "1m01s".into(), "2h02m".into())
+        );
     }
 }

@@ -87,10 +87,14 @@ impl Verdict {
 
 /// Computes the job's outputs and compares.
 pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
-    let newest = finished.manifests.last().context("the store keeps no checkpoint")?;
+    let newest = finished
+        .manifests
+        .last()
+        .context("the store keeps no checkpoint")?;
     let mut late = LateLog::default();
     for (key, bytes) in finished.late_log {
-        late.add_object(bytes).with_context(|| format!("read {key}"))?;
+        late.add_object(bytes)
+            .with_context(|| format!("read {key}"))?;
     }
     let splits_n: usize = newest.sources.values().map(Vec::len).sum();
     let compile = |expr: &_, columns: &[_]| Ok(streamforge_plan::compile(expr, columns)?);
@@ -98,13 +102,21 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
     let mut findings = Vec::new();
     for manifest in finished.manifests {
         let wrong = ledger::check_balance(oracle.nodes(), &manifest.ledger);
-        findings.extend(wrong.into_iter().map(|text| format!("checkpoint {}: {text}", manifest.id)));
+        findings.extend(
+            wrong
+                .into_iter()
+                .map(|text| format!("checkpoint {}: {text}", manifest.id)),
+        );
     }
     let table = ledger::table(oracle.nodes(), &newest.ledger);
     input::read_all(&mut oracle, newest).await?;
     let outcome = oracle.finish()?;
     let nodes = graph::nodes(finished.graph)?;
-    findings.extend(ledger::check_counts(&nodes, &newest.ledger, &outcome.counters));
+    findings.extend(ledger::check_counts(
+        &nodes,
+        &newest.ledger,
+        &outcome.counters,
+    ));
     findings.extend(outcome.findings);
     let mut notes = Vec::new();
     let mut sinks = Vec::new();
@@ -114,15 +126,28 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
             Err(note) => notes.push(note),
         }
     }
-    Ok(Verdict { sinks, findings, notes, ledger: newest.ledger.clone(), table })
+    Ok(Verdict {
+        sinks,
+        findings,
+        notes,
+        ledger: newest.ledger.clone(),
+        table,
+    })
 }
 
 /// Compares one sink, or says why not.
 fn compare(expected: Expected<'_>, job: &JobId) -> Result<Result<SinkVerdict, String>> {
-    let Expected { uid, spec, rows, not_compared } = expected;
+    let Expected {
+        uid,
+        spec,
+        rows,
+        not_compared,
+    } = expected;
     let Some(mut rows) = rows else {
         let kind = &spec.connector.kind;
-        return Ok(Err(format!("`{uid}` is not compared: what a {kind} sink wrote cannot be read back")));
+        return Ok(Err(format!(
+            "`{uid}` is not compared: what a {kind} sink wrote cannot be read back"
+        )));
     };
     let published = Published::new(spec, name_prefix(job, uid))?;
     let files_n = published
@@ -134,18 +159,38 @@ fn compare(expected: Expected<'_>, job: &JobId) -> Result<Result<SinkVerdict, St
         })
         .with_context(|| format!("read the output of `{uid}`"))?;
     let difference = rows.difference();
-    let samples = difference.samples.iter().map(|sample| show::sample(sample, &spec.input)).collect();
-    Ok(Ok(SinkVerdict { uid: uid.to_owned(), files_n, difference, samples }))
+    let samples = difference
+        .samples
+        .iter()
+        .map(|sample| show::sample(sample, &spec.input))
+        .collect();
+    Ok(Ok(SinkVerdict {
+        uid: uid.to_owned(),
+        files_n,
+        difference,
+        samples,
+    }))
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.table)?;
-        let mut table =
-            Table::new(["SINK", "FILES", "EXPECTED", "FOUND", "MISSING", "EXTRA", "WRONG"]);
-        for SinkVerdict { uid, files_n, difference: d, .. } in &self.sinks {
+        let mut table = Table::new([
+            "SINK", "FILES", "EXPECTED", "FOUND", "MISSING", "EXTRA", "WRONG",
+        ]);
+        for SinkVerdict {
+            uid,
+            files_n,
+            difference: d,
+            ..
+        } in &self.sinks
+        {
             let numbers = [d.expected, d.found, d.missing, d.extra, d.wrong].map(|n| n.to_string());
-            table.row([uid.clone(), files_n.to_string()].into_iter().chain(numbers));
+            table.row(
+                [uid.clone(), files_n.to_string()]
+                    .into_iter()
+                    .chain(numbers),
+            );
         }
         write!(f, "{table}")?;
         for sink in self.sinks.iter().filter(|sink| !sink.samples.is_empty()) {
@@ -160,7 +205,11 @@ impl fmt::Display for Verdict {
         for note in &self.notes {
             writeln!(f, "\nnote: {note}")?;
         }
-        let verdict = if self.is_equal() { "equal" } else { "DIFFERENT" };
+        let verdict = if self.is_equal() {
+            "equal"
+        } else {
+            "DIFFERENT"
+        };
         writeln!(f, "\n{verdict}")
     }
 }

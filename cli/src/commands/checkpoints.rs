@@ -32,7 +32,9 @@ pub fn run(args: &CheckpointsArgs) -> Result<Outcome> {
     if let Some(id) = wanted {
         let found = match id {
             None => manifests.into_iter().next_back(),
-            Some(id) => manifests.into_iter().find(|(named, _)| named.id.get() == id),
+            Some(id) => manifests
+                .into_iter()
+                .find(|(named, _)| named.id.get() == id),
         };
         let (_, manifest) = found.with_context(|| match id {
             Some(id) => format!("{} keeps no checkpoint {id}", store.display()),
@@ -46,12 +48,23 @@ pub fn run(args: &CheckpointsArgs) -> Result<Outcome> {
     }
     match args.output {
         TableOrData::Json => {
-            let whole: Vec<Manifest> =
-                manifests.into_iter().map(|(_, manifest)| manifest).collect::<Result<_, _>>()?;
+            let whole: Vec<Manifest> = manifests
+                .into_iter()
+                .map(|(_, manifest)| manifest)
+                .collect::<Result<_, _>>()?;
             print(&format!("{}\n", serde_json::to_string_pretty(&whole)?))
         }
         TableOrData::Table => {
-            let mut table = Table::new(["ID", "KIND", "TIME", "TOOK", "PARALLELISM", "STATE", "STAGED", "ROWS IN"]);
+            let mut table = Table::new([
+                "ID",
+                "KIND",
+                "TIME",
+                "TOOK",
+                "PARALLELISM",
+                "STATE",
+                "STAGED",
+                "ROWS IN",
+            ]);
             for (named, manifest) in manifests {
                 match manifest {
                     Ok(manifest) => table.row(line(&manifest)),
@@ -80,21 +93,37 @@ fn line(manifest: &Manifest) -> Vec<String> {
 }
 
 fn time(manifest: &Manifest) -> String {
-    let time = i64::try_from(manifest.time_ms).ok().and_then(DateTime::from_timestamp_millis);
-    time.map_or_else(String::new, |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
+    let time = i64::try_from(manifest.time_ms)
+        .ok()
+        .and_then(DateTime::from_timestamp_millis);
+    time.map_or_else(String::new, |time| {
+        time.to_rfc3339_opts(SecondsFormat::Secs, true)
+    })
 }
 
 /// Bytes of all parts.
 pub fn state_bytes(manifest: &Manifest) -> u64 {
-    manifest.operators.values().flat_map(|state| &state.parts).map(|part| part.bytes).sum()
+    manifest
+        .operators
+        .values()
+        .flat_map(|state| &state.parts)
+        .map(|part| part.bytes)
+        .sum()
 }
 
 fn staged_n(manifest: &Manifest) -> usize {
-    manifest.staged.iter().map(|slot| slot.intervals.len()).sum()
+    manifest
+        .staged
+        .iter()
+        .map(|slot| slot.intervals.len())
+        .sum()
 }
 
 fn rows_read(manifest: &Manifest) -> u64 {
-    let sources = manifest.sources.keys().filter_map(|uid| manifest.ledger.get(uid));
+    let sources = manifest
+        .sources
+        .keys()
+        .filter_map(|uid| manifest.ledger.get(uid));
     sources.map(|counters| counters.rows_in).sum()
 }
 
@@ -134,7 +163,12 @@ fn show(manifest: &Manifest) -> String {
                 SplitProgress::End => "end".to_owned(),
             };
             let watermark = crate::time::watermark(state.watermark);
-            splits.row([source.to_string(), state.split.to_string(), position, watermark]);
+            splits.row([
+                source.to_string(),
+                state.split.to_string(),
+                position,
+                watermark,
+            ]);
         }
     }
     let mut staged = Table::new(["SLOT", "INTERVAL", "FILE", "ROWS"]);

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use streamforge_core::ids::CheckpointId;
-use streamforge_core::job_graph::OperatorKind;
 use streamforge_crds::v1alpha1::{LogFormat, LogLevel, StreamJobSpec};
-use streamforge_host::{CheckpointPolicy, JobConfig, JobHandle, Outcome as JobOutcome, RestartPolicy};
+use streamforge_host::{
+    CheckpointPolicy, JobConfig, JobHandle, Outcome as JobOutcome, RestartPolicy,
+};
 use streamforge_store::FolderStore;
 use streamforge_taskmanager::manager;
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,16 +33,39 @@ const LINE_EVERY: Duration = Duration::from_secs(3);
 /// How long tasks may take to end after the job has.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
+/// How progress is shown.
+#[derive(Clone)]
+struct Shown {
+    screen: Screen,
+    mode: ProgressMode,
+    /// The view; else lines.
+    live: bool,
+}
+
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<Outcome> {
-    let more: Vec<String> =
-        args.parallelism.iter().map(|n| format!("spec.parallelism={n}")).collect();
+    let more: Vec<String> = args
+        .parallelism
+        .iter()
+        .map(|n| format!("spec.parallelism={n}"))
+        .collect();
     let document = document::open(&args.document, &more)?;
     let screen = Screen::default();
-    start_log(&screen, &document.loaded.spec);
+    let live = args.progress == ProgressMode::Auto
+        && std::io::stderr().is_terminal()
+        // A table on the same terminal and a view that moves the cursor do not go together.
+        && !(prints(&document) && std::io::stdout().is_terminal());
+    start_log(&screen, &document.loaded.spec, live);
     document::print_problems(&document.loaded.notes);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(run_job(args, &document, &screen));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let shown = Shown {
+        screen,
+        mode: args.progress,
+        live,
+    };
+    let outcome = runtime.block_on(run_job(args, &document, &shown));
     // A thread that hangs in a system call must not keep the process.
     runtime.shutdown_timeout(END_WITHIN);
     outcome
@@ -52,11 +76,18 @@ pub fn store_path(given: Option<&Path>, spec: &StreamJobSpec, name: &str) -> Res
     if let Some(path) = given {
         return Ok(path.to_owned());
     }
-    match spec.checkpoint.storage.as_ref().map(|storage| storage.uri.as_str()) {
+    match spec
+        .checkpoint
+        .storage
+        .as_ref()
+        .map(|storage| storage.uri.as_str())
+    {
         None => Ok(Path::new(".streamforge").join(name)),
         Some(uri) => match uri.strip_prefix("file://") {
             Some(path) => Ok(path.into()),
-            None => bail!("checkpoint.storage.uri: `{uri}` is not supported yet; write file:///path"),
+            None => {
+                bail!("checkpoint.storage.uri: `{uri}` is not supported yet; write file:///path")
+            }
         },
     }
 }
@@ -82,14 +113,29 @@ fn aside_path(path: &Path) -> PathBuf {
         name.push(format!(".old-{n}"));
         path.with_file_name(name)
     };
-    (1..u32::MAX).map(numbered).find(|aside| !aside.exists()).unwrap_or_else(|| numbered(0))
+    (1..u32::MAX)
+        .map(numbered)
+        .find(|aside| !aside.exists())
+        .unwrap_or_else(|| numbered(0))
 }
 
-fn start_log(screen: &Screen, spec: &StreamJobSpec) {
+/// Whether rows go to stdout.
+fn prints(document: &Document) -> bool {
+    document
+        .loaded
+        .spec
+        .sinks
+        .iter()
+        .any(|sink| sink.print.is_some())
+}
+
+fn start_log(screen: &Screen, spec: &StreamJobSpec, live: bool) {
     use tracing_subscriber::EnvFilter;
     let level = match spec.logging.level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
+        // The view shows what is said at this level, and better.
+        LogLevel::Info if live => "warn",
         LogLevel::Info => "info",
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
@@ -102,19 +148,19 @@ fn start_log(screen: &Screen, spec: &StreamJobSpec) {
         .with_writer(screen.clone());
     let json = spec.logging.format == Some(LogFormat::Json);
     // A second call in one process (tests) keeps the first log.
-    let _already = if json { builder.json().try_init() } else { builder.try_init() };
+    let _already = if json {
+        builder.json().try_init()
+    } else {
+        builder.try_init()
+    };
 }
 
-async fn run_job(args: &RunArgs, document: &Document, screen: &Screen) -> Result<Outcome> {
+async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<Outcome> {
     let Document { loaded, text, .. } = document;
     let graph = streamforge_plan::plan(loaded);
     let path = store_path(args.place.store.as_deref(), &loaded.spec, &loaded.name)?;
     let store: Arc<FolderStore> = Arc::new(open_store(&path, args.fresh)?);
     let (ours, theirs) = streamforge_host::in_process();
-    let prints = graph.operators().any(|(_, operator)| match &operator.kind {
-        OperatorKind::Sink(sink) => sink.connector.kind == "print",
-        _ => false,
-    });
     let context = manager::Context {
         store: store.clone(),
         secrets: args.place.secrets.clone(),
@@ -130,15 +176,11 @@ async fn run_job(args: &RunArgs, document: &Document, screen: &Screen) -> Result
         rewind_to: args.rewind_to.map(CheckpointId::from_stored),
     };
     let handle = streamforge_host::start(config, store, ours);
-    stop_on_signals(&handle, screen)?;
-    let live = args.progress == ProgressMode::Auto
-        && std::io::stderr().is_terminal()
-        // A table on the same terminal and a view that moves the cursor do not go together.
-        && !(prints && std::io::stdout().is_terminal());
-    let shown = tokio::spawn(show(handle.status(), screen.clone(), loaded.name.clone(), args.progress, live));
+    stop_on_signals(&handle, &shown.screen)?;
+    let view = tokio::spawn(show(handle.status(), shown.clone(), loaded.name.clone()));
     let outcome = handle.outcome().await;
-    shown.abort();
-    screen.wipe();
+    view.abort();
+    shown.screen.wipe();
     let _late = tokio::time::timeout(END_WITHIN, tasks).await;
     finish(outcome, &loaded.name, &path)
 }
@@ -194,10 +236,8 @@ fn stop_on_signals(handle: &JobHandle, screen: &Screen) -> Result<()> {
 
 async fn show(
     mut status: tokio::sync::watch::Receiver<streamforge_host::Status>,
-    screen: Screen,
+    Shown { screen, mode, live }: Shown,
     name: String,
-    mode: ProgressMode,
-    live: bool,
 ) {
     if mode == ProgressMode::None {
         return;
@@ -209,7 +249,9 @@ async fn show(
         ticks.tick().await;
         let status = status.borrow_and_update().clone();
         let now_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
         let reading = meter.observe(now_ms, wall_ms, &status);
         if live {
@@ -233,7 +275,11 @@ fn finish(outcome: JobOutcome, name: &str, store: &Path) -> Result<Outcome> {
             );
             Ok(Outcome::Done)
         }
-        JobOutcome::Stopped { checkpoint, unpublished_n, note } => {
+        JobOutcome::Stopped {
+            checkpoint,
+            unpublished_n,
+            note,
+        } => {
             let place = checkpoint.map_or_else(
                 || "before its first row".to_owned(),
                 |id| format!("with checkpoint {id}"),

@@ -30,5 +30,8 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
         eprintln!("{}: no mistakes", args.document.job.display());
         return Ok(Outcome::Done);
     }
-    Err(WrongDocument { problems_n: problems.len() }.into())
+    Err(WrongDocument {
+        problems_n: problems.len(),
+    }
+    .into())
 }

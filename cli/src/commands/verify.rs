@@ -22,12 +22,18 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
     let root = super::run::store_path(args.place.store.as_deref(), &loaded.spec, &loaded.name)?;
     let graph = streamforge_plan::plan(loaded);
     if !graph.bounded {
-        bail!("verify {}: its input has no end; only a bounded job can be computed again", loaded.name);
+        bail!(
+            "verify {}: its input has no end; only a bounded job can be computed again",
+            loaded.name
+        );
     }
     let verdict = block_on(async {
         let history = open_history(&root).await?;
         if !history.head.finished {
-            bail!("verify {}: it has not finished; run it to its end first", loaded.name);
+            bail!(
+                "verify {}: it has not finished; run it to its end first",
+                loaded.name
+            );
         }
         let store = Arc::new(FolderStore::open_read_only(&root)?);
         let ran = history.plan(&history.head.plan).await?;
@@ -36,9 +42,17 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
         }
         let manifests = manifests(&history).await?;
         let mut late_log = Vec::new();
-        for object in manifests.last().map(|newest| newest.late_log.as_slice()).unwrap_or_default() {
+        for object in manifests
+            .last()
+            .map(|newest| newest.late_log.as_slice())
+            .unwrap_or_default()
+        {
             let Some(found) = store.get(&object.key).await? else {
-                bail!("read {}: the {} object is missing", object.key, LATE_LOG.name);
+                bail!(
+                    "read {}: the {} object is missing",
+                    object.key,
+                    LATE_LOG.name
+                );
             };
             late_log.push((object.key.clone(), found.bytes.to_vec()));
         }
@@ -51,7 +65,11 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
         verify(&finished).await
     })?;
     report(&verdict, args.output)?;
-    Ok(if verdict.is_equal() { Outcome::Done } else { Outcome::Different })
+    Ok(if verdict.is_equal() {
+        Outcome::Done
+    } else {
+        Outcome::Different
+    })
 }
 
 /// All manifests that are kept, oldest first.

@@ -76,22 +76,41 @@ impl Acc {
             AggregateFunction::CountDistinct | AggregateFunction::ApproxDistinct => {
                 Acc::Distinct(HashSet::new())
             }
-            AggregateFunction::Sum | AggregateFunction::Avg if !float => {
-                Acc::Exact { sum: i256::ZERO, n: 0 }
-            }
+            AggregateFunction::Sum | AggregateFunction::Avg if !float => Acc::Exact {
+                sum: i256::ZERO,
+                n: 0,
+            },
             AggregateFunction::Sum
             | AggregateFunction::Avg
             | AggregateFunction::StddevPop
             | AggregateFunction::StddevSamp
             | AggregateFunction::VarPop
             | AggregateFunction::VarSamp => Acc::Floats(Vec::new()),
-            AggregateFunction::Min => Acc::Extreme { keep: Ordering::Less, best: Cell::Null },
-            AggregateFunction::Max => Acc::Extreme { keep: Ordering::Greater, best: Cell::Null },
-            AggregateFunction::FirstValue => Acc::AtEnd { keep: Ordering::Less, best: None },
-            AggregateFunction::LastValue => Acc::AtEnd { keep: Ordering::Greater, best: None },
+            AggregateFunction::Min => Acc::Extreme {
+                keep: Ordering::Less,
+                best: Cell::Null,
+            },
+            AggregateFunction::Max => Acc::Extreme {
+                keep: Ordering::Greater,
+                best: Cell::Null,
+            },
+            AggregateFunction::FirstValue => Acc::AtEnd {
+                keep: Ordering::Less,
+                best: None,
+            },
+            AggregateFunction::LastValue => Acc::AtEnd {
+                keep: Ordering::Greater,
+                best: None,
+            },
             AggregateFunction::ArrayAgg => Acc::All(Vec::new()),
-            AggregateFunction::BoolAnd => Acc::Bool { decisive: false, seen: None },
-            AggregateFunction::BoolOr => Acc::Bool { decisive: true, seen: None },
+            AggregateFunction::BoolAnd => Acc::Bool {
+                decisive: false,
+                seen: None,
+            },
+            AggregateFunction::BoolOr => Acc::Bool {
+                decisive: true,
+                seen: None,
+            },
         }
     }
 
@@ -101,7 +120,10 @@ impl Acc {
             Acc::Count(n) => *n += u64::from(value.is_none_or(|value| !value.is_null())),
             Acc::AtEnd { keep, best } => {
                 let value = value.cloned().unwrap_or(Cell::Null);
-                if best.as_ref().is_none_or(|best| wins(*keep, (ts, &value), (best.0, &best.1))) {
+                if best
+                    .as_ref()
+                    .is_none_or(|best| wins(*keep, (ts, &value), (best.0, &best.1)))
+                {
                     *best = Some((ts, value));
                 }
             }
@@ -130,14 +152,18 @@ impl Acc {
                 let scale = call.arg.as_ref().map_or(0, |arg| scale_of(&arg.data_type));
                 values.push(*value as f64 / 10f64.powi(scale));
             }
-            (Acc::Extreme { keep, best }, value) => {
-                if best.is_null() || value.order(best) == *keep {
-                    *best = value.clone();
-                }
+            (Acc::Extreme { keep, best }, value)
+                if best.is_null() || value.order(best) == *keep =>
+            {
+                *best = value.clone();
             }
             (Acc::Bool { decisive, seen }, Cell::Int(value)) => {
                 let value = *value != 0;
-                *seen = Some(if value == *decisive { value } else { seen.unwrap_or(value) });
+                *seen = Some(if value == *decisive {
+                    value
+                } else {
+                    seen.unwrap_or(value)
+                });
             }
             _ => {}
         }
@@ -160,7 +186,9 @@ impl Acc {
             Acc::All(items) if items.is_empty() => Ok(Cell::Null),
             Acc::All(mut items) => {
                 items.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.order(&b.1)));
-                Ok(Cell::Many(items.into_iter().map(|(_, value)| value).collect()))
+                Ok(Cell::Many(
+                    items.into_iter().map(|(_, value)| value).collect(),
+                ))
             }
             Acc::Bool { seen, .. } => Ok(seen.map_or(Cell::Null, |v| Cell::Int(i128::from(v)))),
         }
@@ -204,9 +232,16 @@ fn mean(sum: i256, n: u64, call: &AggregateCall) -> Result<i128, BadGroup> {
     let scaled = rest.wrapping_mul(factor);
     let (fraction, left) = (scaled.wrapping_div(n), scaled.wrapping_rem(n));
     let twice = left.wrapping_add(left);
-    let round = if twice.wrapping_abs() >= n { sum.signum() } else { i256::ZERO };
+    let round = if twice.wrapping_abs() >= n {
+        sum.signum()
+    } else {
+        i256::ZERO
+    };
     let whole = quotient.checked_mul(factor).ok_or(BadGroup)?;
-    in_range(whole.wrapping_add(fraction).wrapping_add(round), &call.data_type)
+    in_range(
+        whole.wrapping_add(fraction).wrapping_add(round),
+        &call.data_type,
+    )
 }
 
 fn statistic(values: &[f64], function: AggregateFunction) -> Cell {
@@ -216,14 +251,19 @@ fn statistic(values: &[f64], function: AggregateFunction) -> Cell {
     }
     let sum = sum(values.iter().copied());
     let mean = sum / n;
-    let squares = || self::sum(values.iter().map(|value| (value - mean) * (value - mean)));
+    // The mean is rounded: what its error adds to the squares is taken out again, so that equal
+    // values deviate by nothing.
+    let squares = || {
+        let lost = self::sum(values.iter().map(|value| value - mean));
+        self::sum(values.iter().map(|value| (value - mean) * (value - mean))) - lost * lost / n
+    };
     match function {
         AggregateFunction::Sum => Cell::Float(sum),
         AggregateFunction::Avg => Cell::Float(mean),
         AggregateFunction::VarPop => Cell::Float(squares() / n),
-        AggregateFunction::StddevPop => Cell::Float((squares() / n).sqrt()),
+        AggregateFunction::StddevPop => Cell::Float((squares() / n).max(0.0).sqrt()),
         _ if values.len() < 2 => Cell::Null,
-        AggregateFunction::StddevSamp => Cell::Float((squares() / (n - 1.0)).sqrt()),
+        AggregateFunction::StddevSamp => Cell::Float((squares() / (n - 1.0)).max(0.0).sqrt()),
         _ => Cell::Float(squares() / (n - 1.0)),
     }
 }
@@ -233,7 +273,11 @@ fn sum(values: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut lost) = (0f64, 0f64);
     for value in values {
         let next = sum + value;
-        lost += if sum.abs() >= value.abs() { (sum - next) + value } else { (value - next) + sum };
+        lost += if sum.abs() >= value.abs() {
+            (sum - next) + value
+        } else {
+            (value - next) + sum
+        };
         sum = next;
     }
     // With an infinity or NaN among the values the errors are NaN and mean nothing.

@@ -71,9 +71,21 @@ impl<'g> Aggregation<'g> {
             spec,
             node,
             groups: Some(Groups::new(spec)?),
-            keys: spec.keys.iter().map(|key| evaluator(&key.expr)).collect::<Result<_>>()?,
-            args: spec.calls.iter().map(|call| optional(&call.arg)).collect::<Result<_>>()?,
-            filters: spec.calls.iter().map(|call| optional(&call.filter)).collect::<Result<_>>()?,
+            keys: spec
+                .keys
+                .iter()
+                .map(|key| evaluator(&key.expr))
+                .collect::<Result<_>>()?,
+            args: spec
+                .calls
+                .iter()
+                .map(|call| optional(&call.arg))
+                .collect::<Result<_>>()?,
+            filters: spec
+                .calls
+                .iter()
+                .map(|call| optional(&call.filter))
+                .collect::<Result<_>>()?,
             late,
             suspects: HashMap::new(),
             suspects_n: 0,
@@ -89,7 +101,12 @@ impl<'g> Aggregation<'g> {
     /// Everything it evaluates per record: keys, filters, arguments.
     pub fn evaluators(&self) -> Vec<Evaluator> {
         let filters = self.filters.iter().flatten();
-        self.keys.iter().chain(filters).chain(self.args.iter().flatten()).cloned().collect()
+        self.keys
+            .iter()
+            .chain(filters)
+            .chain(self.args.iter().flatten())
+            .cloned()
+            .collect()
     }
 
     /// Takes records; `columns` are the values of [`Aggregation::evaluators`].
@@ -97,10 +114,17 @@ impl<'g> Aggregation<'g> {
         if batch.is_empty() {
             return Ok(());
         }
-        let times = batch.event_time.as_ref().context("records without event time")?;
+        let times = batch
+            .event_time
+            .as_ref()
+            .context("records without event time")?;
         let columns: Vec<Vec<Cell>> = columns.iter().map(cells).collect::<Result<_>>()?;
         let cell = |column: usize, idx: usize| {
-            columns.get(column).and_then(|column| column.get(idx)).cloned().unwrap_or(Cell::Null)
+            columns
+                .get(column)
+                .and_then(|column| column.get(idx))
+                .cloned()
+                .unwrap_or(Cell::Null)
         };
         let (keys_n, filters_n) = (self.keys.len(), self.filters.iter().flatten().count());
         let mut windows = Vec::new();
@@ -118,8 +142,15 @@ impl<'g> Aggregation<'g> {
                 args.push(passes.then_some(value));
             }
             let keys = (0..keys_n).map(|column| cell(column, idx)).collect();
-            let record = Record { ts: *ts, keys, args };
-            let groups = self.groups.as_mut().context("no record comes after the results")?;
+            let record = Record {
+                ts: *ts,
+                keys,
+                args,
+            };
+            let groups = self
+                .groups
+                .as_mut()
+                .context("no record comes after the results")?;
             groups.windows_of(*ts, &mut windows);
             if !self.suspect(batch, idx, &record, &windows)? {
                 self.passed += 1;
@@ -139,24 +170,42 @@ impl<'g> Aggregation<'g> {
         record: &Record,
         windows: &[Window],
     ) -> Result<bool> {
-        let Some(origin) = &batch.origin else { return Ok(false) };
-        let Some(positions) = self.late.source(&origin.source) else { return Ok(false) };
+        let Some(origin) = &batch.origin else {
+            return Ok(false);
+        };
+        let Some(positions) = self.late.source(&origin.source) else {
+            return Ok(false);
+        };
         let position = (origin.row.value(idx), origin.offset.value(idx));
-        let Some(entries) = positions.get(&position) else { return Ok(false) };
+        let Some(entries) = positions.get(&position) else {
+            return Ok(false);
+        };
         let record_n = self.suspects_n;
         self.suspects_n += 1;
         let row = batch.take(&UInt32Array::from(vec![u32::try_from(idx)?]))?;
-        let suspect = |windows_n| Suspect { record_n, record: record.clone(), windows_n, row: row.clone() };
+        let suspect = |windows_n| Suspect {
+            record_n,
+            record: record.clone(),
+            windows_n,
+            row: row.clone(),
+        };
         let source = origin.source.to_string();
         if matches!(self.spec.window, WindowSpec::Session { .. }) {
-            self.suspects.entry((source, position, None)).or_default().push(suspect(1));
+            self.suspects
+                .entry((source, position, None))
+                .or_default()
+                .push(suspect(1));
             return Ok(true);
         }
-        let (missed, open): (Vec<Window>, Vec<Window>) =
-            windows.iter().partition(|window| entries.iter().any(|e| e.window == **window));
+        let (missed, open): (Vec<Window>, Vec<Window>) = windows
+            .iter()
+            .partition(|window| entries.iter().any(|e| e.window == **window));
         for window in &missed {
             let key = (source.clone(), position, Some(*window));
-            self.suspects.entry(key).or_default().push(suspect(windows.len()));
+            self.suspects
+                .entry(key)
+                .or_default()
+                .push(suspect(windows.len()));
         }
         if let Some(groups) = &mut self.groups {
             groups.add(record, &open);
@@ -166,7 +215,10 @@ impl<'g> Aggregation<'g> {
 
     /// All records are in: decides the pairs set aside.
     pub fn settle(&mut self, findings: &mut Vec<String>) -> Result<Settled> {
-        let mut settled = Settled { passed: self.passed, ..Settled::default() };
+        let mut settled = Settled {
+            passed: self.passed,
+            ..Settled::default()
+        };
         let mut missed_n: HashMap<usize, (usize, usize)> = HashMap::new();
         let mut wrong: Vec<String> = Vec::new();
         let mut explained = 0;
@@ -200,7 +252,10 @@ impl<'g> Aggregation<'g> {
             }
         }
         settled.late_windows = late_rows.len() as u64;
-        settled.late = missed_n.values().filter(|(missed, all)| missed == all).count() as u64;
+        settled.late = missed_n
+            .values()
+            .filter(|(missed, all)| missed == all)
+            .count() as u64;
         settled.passed += missed_n.len() as u64 - settled.late;
         for (row, entry) in late_rows {
             settled.late_rows.push(self.late_row(&row, entry)?);
@@ -213,9 +268,16 @@ impl<'g> Aggregation<'g> {
         }
         let more = wrong.len().saturating_sub(FINDINGS_MAX);
         wrong.truncate(FINDINGS_MAX);
-        findings.extend(wrong.into_iter().map(|text| format!("late log of `{}`: {text}", self.node)));
+        findings.extend(
+            wrong
+                .into_iter()
+                .map(|text| format!("late log of `{}`: {text}", self.node)),
+        );
         if more > 0 {
-            findings.push(format!("late log of `{}`: {more} more such entries", self.node));
+            findings.push(format!(
+                "late log of `{}`: {more} more such entries",
+                self.node
+            ));
         }
         Ok(settled)
     }

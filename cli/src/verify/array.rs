@@ -13,11 +13,15 @@ use arrow::datatypes::{DataType as ArrowType, TimeUnit};
 use super::cell::Cell;
 
 /// A column of this type.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one arm per type; splitting would hide one"
+)]
 pub fn array(cells: &[Cell], data_type: &ArrowType) -> Result<ArrayRef> {
     Ok(match data_type {
-        ArrowType::Boolean => {
-            Arc::new(BooleanArray::from_iter(ints(cells)?.into_iter().map(|v| v.map(|v| v != 0))))
-        }
+        ArrowType::Boolean => Arc::new(BooleanArray::from_iter(
+            ints(cells)?.into_iter().map(|v| v.map(|v| v != 0)),
+        )),
         ArrowType::Int32 => Arc::new(Int32Array::from(narrow::<i32>(cells)?)),
         ArrowType::Int64 => Arc::new(Int64Array::from(narrow::<i64>(cells)?)),
         ArrowType::Date32 => Arc::new(Date32Array::from(narrow::<i32>(cells)?)),
@@ -27,9 +31,14 @@ pub fn array(cells: &[Cell], data_type: &ArrowType) -> Result<ArrayRef> {
         ArrowType::Decimal128(precision, scale) => Arc::new(
             Decimal128Array::from(ints(cells)?).with_precision_and_scale(*precision, *scale)?,
         ),
-        #[expect(clippy::cast_possible_truncation, reason = "the value was a REAL before")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the value was a REAL before"
+        )]
         ArrowType::Float32 => Arc::new(Float32Array::from_iter(
-            floats(cells)?.into_iter().map(|value| value.map(|value| value as f32)),
+            floats(cells)?
+                .into_iter()
+                .map(|value| value.map(|value| value as f32)),
         )),
         ArrowType::Float64 => Arc::new(Float64Array::from(floats(cells)?)),
         ArrowType::Utf8 => {
@@ -38,7 +47,9 @@ pub fn array(cells: &[Cell], data_type: &ArrowType) -> Result<ArrayRef> {
                 Cell::Text(text) => Ok(Some(text.to_string())),
                 other => bail!("{other:?} is no text"),
             };
-            Arc::new(StringArray::from(cells.iter().map(text).collect::<Result<Vec<_>>>()?))
+            Arc::new(StringArray::from(
+                cells.iter().map(text).collect::<Result<Vec<_>>>()?,
+            ))
         }
         ArrowType::Binary => {
             let bytes = |cell: &Cell| match cell {
@@ -56,17 +67,32 @@ pub fn array(cells: &[Cell], data_type: &ArrowType) -> Result<ArrayRef> {
             let values = array(&items, item.data_type())?;
             let nulls = NullBuffer::from_iter(lists.iter().map(Option::is_some));
             let offsets = OffsetBuffer::from_lengths(lengths);
-            Arc::new(ListArray::try_new(Arc::clone(item), offsets, values, Some(nulls))?)
+            Arc::new(ListArray::try_new(
+                Arc::clone(item),
+                offsets,
+                values,
+                Some(nulls),
+            )?)
         }
         ArrowType::Struct(fields) => {
             let structs = many(cells)?;
             let column = |(idx, field): (usize, &arrow::datatypes::FieldRef)| {
                 let value = |value: &Option<&[Cell]>| {
-                    value.and_then(|cells| cells.get(idx)).cloned().unwrap_or(Cell::Null)
+                    value
+                        .and_then(|cells| cells.get(idx))
+                        .cloned()
+                        .unwrap_or(Cell::Null)
                 };
-                array(&structs.iter().map(value).collect::<Vec<_>>(), field.data_type())
+                array(
+                    &structs.iter().map(value).collect::<Vec<_>>(),
+                    field.data_type(),
+                )
             };
-            let columns = fields.iter().enumerate().map(column).collect::<Result<_>>()?;
+            let columns = fields
+                .iter()
+                .enumerate()
+                .map(column)
+                .collect::<Result<_>>()?;
             let nulls = NullBuffer::from_iter(structs.iter().map(Option::is_some));
             Arc::new(StructArray::try_new(fields.clone(), columns, Some(nulls))?)
         }
@@ -85,7 +111,9 @@ fn ints(cells: &[Cell]) -> Result<Vec<Option<i128>>> {
 
 fn narrow<T: TryFrom<i128>>(cells: &[Cell]) -> Result<Vec<Option<T>>> {
     let narrow = |value: Option<i128>| {
-        value.map(|value| T::try_from(value).ok().context("a number out of its range")).transpose()
+        value
+            .map(|value| T::try_from(value).ok().context("a number out of its range"))
+            .transpose()
     };
     ints(cells)?.into_iter().map(narrow).collect()
 }
@@ -126,8 +154,18 @@ mod tests {
             ("DOUBLE", vec![Cell::Float(0.5), Cell::Null]),
             ("TIMESTAMPTZ", vec![Cell::Int(-1), Cell::Null]),
             ("BYTEA", vec![Cell::Bytes([0, 255].into()), Cell::Null]),
-            ("TEXT[]", vec![Cell::Many(vec![text("a"), Cell::Null]), Cell::Null, Cell::Many(vec![])]),
-            ("STRUCT(a INT, b TEXT)", vec![Cell::Many(vec![Cell::Int(1), text("x")]), Cell::Null]),
+            (
+                "TEXT[]",
+                vec![
+                    Cell::Many(vec![text("a"), Cell::Null]),
+                    Cell::Null,
+                    Cell::Many(vec![]),
+                ],
+            ),
+            (
+                "STRUCT(a INT, b TEXT)",
+                vec![Cell::Many(vec![Cell::Int(1), text("x")]), Cell::Null],
+            ),
         ] {
             let array = array(&values, &arrow_type(&data_type.parse().unwrap())).unwrap();
 

@@ -69,7 +69,11 @@ impl Cell {
     /// Appends bytes that are the same for equal values and for no others; -0 is 0, all NaN are one.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.encode_with(out, &mut |out, value| {
-            let value = if value.is_nan() { f64::NAN } else { value + 0.0 };
+            let value = if value.is_nan() {
+                f64::NAN
+            } else {
+                value + 0.0
+            };
             out.extend_from_slice(&value.to_bits().to_le_bytes());
         });
     }
@@ -87,7 +91,10 @@ impl Cell {
             Cell::Int(value) => {
                 let bytes = value.to_le_bytes();
                 let fill = if *value < 0 { 0xff } else { 0 };
-                let n = bytes.iter().rposition(|b| *b != fill).map_or(0, |at| at + 1);
+                let n = bytes
+                    .iter()
+                    .rposition(|b| *b != fill)
+                    .map_or(0, |at| at + 1);
                 out.push(u8::try_from(n).unwrap_or(16) | (fill & 0x80));
                 out.extend_from_slice(bytes.get(..n).unwrap_or(&bytes));
             }
@@ -111,12 +118,18 @@ impl Cell {
 }
 
 /// Reads a column.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one arm per type; splitting would hide one"
+)]
 pub fn cells(array: &ArrayRef) -> Result<Vec<Cell>> {
     let n = array.len();
     let valid = |idx: usize| array.is_valid(idx);
     // One closure per type would be written out eleven times; this collects any of them.
     let collect = |value: &dyn Fn(usize) -> Cell| -> Vec<Cell> {
-        (0..n).map(|idx| if valid(idx) { value(idx) } else { Cell::Null }).collect()
+        (0..n)
+            .map(|idx| if valid(idx) { value(idx) } else { Cell::Null })
+            .collect()
     };
     Ok(match array.data_type() {
         ArrowType::Null => vec![Cell::Null; n],
@@ -164,16 +177,34 @@ pub fn cells(array: &ArrayRef) -> Result<Vec<Cell>> {
             let array = array.as_list::<i32>();
             let items = cells(array.values())?;
             let offsets = array.value_offsets();
-            let bound = |idx: usize| offsets.get(idx).map_or(0, |o| usize::try_from(*o).unwrap_or(0));
+            let bound = |idx: usize| {
+                offsets
+                    .get(idx)
+                    .map_or(0, |o| usize::try_from(*o).unwrap_or(0))
+            };
             collect(&|idx| {
-                Cell::Many(items.get(bound(idx)..bound(idx + 1)).unwrap_or_default().to_vec())
+                Cell::Many(
+                    items
+                        .get(bound(idx)..bound(idx + 1))
+                        .unwrap_or_default()
+                        .to_vec(),
+                )
             })
         }
         ArrowType::Struct(_) => {
-            let fields: Vec<Vec<Cell>> =
-                array.as_struct().columns().iter().map(cells).collect::<Result<_>>()?;
+            let fields: Vec<Vec<Cell>> = array
+                .as_struct()
+                .columns()
+                .iter()
+                .map(cells)
+                .collect::<Result<_>>()?;
             collect(&|idx| {
-                Cell::Many(fields.iter().map(|f| f.get(idx).cloned().unwrap_or(Cell::Null)).collect())
+                Cell::Many(
+                    fields
+                        .iter()
+                        .map(|f| f.get(idx).cloned().unwrap_or(Cell::Null))
+                        .collect(),
+                )
             })
         }
         other => {
@@ -240,14 +271,26 @@ mod tests {
             }
         }
         assert_eq!(encoded(&Cell::Float(-0.0)), encoded(&Cell::Float(0.0)));
-        assert_eq!(encoded(&Cell::Float(-f64::NAN)), encoded(&Cell::Float(f64::NAN)));
+        assert_eq!(
+            encoded(&Cell::Float(-f64::NAN)),
+            encoded(&Cell::Float(f64::NAN))
+        );
     }
 
     #[test]
     fn null_sorts_last_and_nan_behind_all_floats() {
         assert_eq!(Cell::Null.order(&Cell::Int(5)), Ordering::Greater);
-        assert_eq!(Cell::Float(f64::NAN).order(&Cell::Float(f64::INFINITY)), Ordering::Greater);
-        assert_eq!(Cell::Float(f64::NAN).order(&Cell::Float(f64::NAN)), Ordering::Equal);
-        assert_eq!(Cell::Text("b".into()).order(&Cell::Text("a".into())), Ordering::Greater);
+        assert_eq!(
+            Cell::Float(f64::NAN).order(&Cell::Float(f64::INFINITY)),
+            Ordering::Greater
+        );
+        assert_eq!(
+            Cell::Float(f64::NAN).order(&Cell::Float(f64::NAN)),
+            Ordering::Equal
+        );
+        assert_eq!(
+            Cell::Text("b".into()).order(&Cell::Text("a".into())),
+            Ordering::Greater
+        );
     }
 }

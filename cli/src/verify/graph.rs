@@ -33,13 +33,19 @@ pub fn nodes(graph: &JobGraph) -> Result<Vec<Node<'_>>> {
                         ((edge.from_stage.0 as usize, edge.from_operator), edge.port)
                     }
                 };
-                let from = *index.get(&from).context("the plan is not in topological order")?;
+                let from = *index
+                    .get(&from)
+                    .context("the plan is not in topological order")?;
                 inputs.push((from, port));
                 if let Some(producer) = nodes.get_mut(from) {
                     producer.consumers.push((port, idx, input_idx));
                 }
             }
-            nodes.push(Node { operator, consumers: Vec::new(), inputs });
+            nodes.push(Node {
+                operator,
+                consumers: Vec::new(),
+                inputs,
+            });
         }
     }
     Ok(nodes)

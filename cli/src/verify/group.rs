@@ -87,7 +87,8 @@ impl<'g> Groups<'g> {
             match self.sessions.get_mut(self.scratch.as_slice()) {
                 Some(records) => records.push(record.clone()),
                 None => {
-                    self.sessions.insert(self.scratch.as_slice().into(), vec![record.clone()]);
+                    self.sessions
+                        .insert(self.scratch.as_slice().into(), vec![record.clone()]);
                 }
             }
             return;
@@ -111,7 +112,11 @@ impl<'g> Groups<'g> {
         let spec = self.spec;
         let mut groups: Vec<Group> = self.fixed.into_values().collect();
         if let Windows::Session { gap } = self.windows {
-            groups.extend(self.sessions.into_values().flat_map(|r| sessions(spec, gap, r)));
+            groups.extend(
+                self.sessions
+                    .into_values()
+                    .flat_map(|r| sessions(spec, gap, r)),
+            );
         }
         let mut rows: Vec<Row> = groups.into_iter().map(|group| group.finish(spec)).collect();
         rows.sort_by(|a, b| {
@@ -127,10 +132,16 @@ fn sessions(spec: &AggregateSpec, gap: i64, mut records: Vec<Record>) -> Vec<Gro
     records.sort_by_key(|record| record.ts);
     let mut groups: Vec<Group> = Vec::new();
     for record in records {
-        match groups.last_mut().filter(|group| record.ts < group.window.end) {
+        match groups
+            .last_mut()
+            .filter(|group| record.ts < group.window.end)
+        {
             Some(group) => group.window.end = record.ts + gap,
             None => {
-                let window = Window { start: record.ts, end: record.ts + gap };
+                let window = Window {
+                    start: record.ts,
+                    end: record.ts + gap,
+                };
                 groups.push(Group::new(spec, record.keys.clone(), window));
             }
         }
@@ -143,7 +154,11 @@ fn sessions(spec: &AggregateSpec, gap: i64, mut records: Vec<Record>) -> Vec<Gro
 
 impl Group {
     fn new(spec: &AggregateSpec, keys: Vec<Cell>, window: Window) -> Self {
-        Self { keys, window, accs: spec.calls.iter().map(Acc::new).collect() }
+        Self {
+            keys,
+            window,
+            accs: spec.calls.iter().map(Acc::new).collect(),
+        }
     }
 
     fn add(&mut self, spec: &AggregateSpec, record: &Record) {
@@ -155,8 +170,16 @@ impl Group {
     }
 
     fn finish(self, spec: &AggregateSpec) -> Row {
-        let finished = spec.calls.iter().zip(self.accs).map(|(call, acc)| acc.finish(call));
-        Row { keys: self.keys, window: self.window, values: finished.collect::<Result<_, _>>().ok() }
+        let finished = spec
+            .calls
+            .iter()
+            .zip(self.accs)
+            .map(|(call, acc)| acc.finish(call));
+        Row {
+            keys: self.keys,
+            window: self.window,
+            values: finished.collect::<Result<_, _>>().ok(),
+        }
     }
 }
 
@@ -192,10 +215,19 @@ mod tests {
         for (key, ts) in records {
             let keys = vec![Cell::Text((*key).into())];
             groups.windows_of(*ts, &mut windows);
-            groups.add(&Record { ts: *ts, keys, args: vec![Some(Cell::Null)] }, &windows);
+            groups.add(
+                &Record {
+                    ts: *ts,
+                    keys,
+                    args: vec![Some(Cell::Null)],
+                },
+                &windows,
+            );
         }
         let row = |row: Row| {
-            let (Cell::Text(key), Some(values)) = (&row.keys[0], &row.values) else { panic!() };
+            let (Cell::Text(key), Some(values)) = (&row.keys[0], &row.values) else {
+                panic!()
+            };
             let Cell::Int(n) = values[0] else { panic!() };
             (key.to_string(), row.window.start, row.window.end, n)
         };
@@ -209,13 +241,21 @@ mod tests {
         let rows = results(&spec, &[("a", 0), ("a", 15), ("a", 8), ("b", 0), ("b", 10)]);
 
         let row = |key: &str, start, end, n| (key.to_owned(), start, end, n);
-        assert_eq!(rows, [row("b", 0, 10, 1), row("a", 0, 25, 3), row("b", 10, 20, 1)]);
+        assert_eq!(
+            rows,
+            [row("b", 0, 10, 1), row("a", 0, 25, 3), row("b", 10, 20, 1)]
+        );
     }
 
     #[test]
     fn every_window_of_a_hop_counts_a_record_once() {
         let time_zone = "UTC".to_owned();
-        let spec = spec(WindowSpec::Hopping { size_us: 10, slide_us: 5, offset_us: 0, time_zone });
+        let spec = spec(WindowSpec::Hopping {
+            size_us: 10,
+            slide_us: 5,
+            offset_us: 0,
+            time_zone,
+        });
 
         let rows = results(&spec, &[("a", 7), ("a", 4)]);
 

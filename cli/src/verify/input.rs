@@ -35,16 +35,33 @@ async fn read_source(
     (operator, spec, newest): (&Operator, &SourceSpec, &Manifest),
 ) -> Result<()> {
     let splits = registry::open_enumerator(operator, spec)?.list().await?;
-    let read = newest.sources.get(&operator.uid).map(Vec::as_slice).unwrap_or_default();
+    let read = newest
+        .sources
+        .get(&operator.uid)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     check_same(&splits, read)?;
-    let place = ReaderPlace { subtask: 0, parallelism: 1, known: splits.clone() };
+    let place = ReaderPlace {
+        subtask: 0,
+        parallelism: 1,
+        known: splits.clone(),
+    };
     let mut reader = registry::open_reader(operator, spec, place)?;
     reader.assign(splits).await?;
     loop {
         match reader.next().await? {
             SourceEvent::Batch(batch) => {
-                let SourceBatch { rows, origin, bad, bad_n, .. } = batch;
-                let rows = StreamBatch { origin, ..StreamBatch::plain(rows) };
+                let SourceBatch {
+                    rows,
+                    origin,
+                    bad,
+                    bad_n,
+                    ..
+                } = batch;
+                let rows = StreamBatch {
+                    origin,
+                    ..StreamBatch::plain(rows)
+                };
                 oracle.on_source_rows(idx, rows, bad, bad_n)?;
             }
             SourceEvent::Ended => return Ok(()),
@@ -59,7 +76,10 @@ async fn read_source(
 /// Files that came or went since the job ran would be told as missing or extra rows.
 fn check_same(now: &[SplitState], read: &[SplitState]) -> Result<()> {
     let names = |splits: &[SplitState]| -> BTreeSet<Arc<str>> {
-        splits.iter().map(|split| split.split.0.as_str().into()).collect()
+        splits
+            .iter()
+            .map(|split| split.split.0.as_str().into())
+            .collect()
     };
     let (now, read) = (names(now), names(read));
     if let Some(new) = now.difference(&read).next() {

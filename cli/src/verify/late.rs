@@ -47,9 +47,13 @@ impl LateLog {
     /// Adds one stored object.
     pub fn add_object(&mut self, bytes: &[u8]) -> Result<()> {
         let (_, payload) = frame::decode(LATE_LOG, bytes)?;
-        let (length, rest) = payload.split_first_chunk::<4>().context("cut before its operator")?;
+        let (length, rest) = payload
+            .split_first_chunk::<4>()
+            .context("cut before its operator")?;
         let length = usize::try_from(u32::from_le_bytes(*length))?;
-        let (uid, rows) = rest.split_at_checked(length).context("cut within its operator")?;
+        let (uid, rows) = rest
+            .split_at_checked(length)
+            .context("cut within its operator")?;
         let uid = std::str::from_utf8(uid)?;
         for batch in StreamReader::try_new(Cursor::new(rows), None)? {
             self.add_rows(&batch?, uid)?;
@@ -58,30 +62,68 @@ impl LateLog {
     }
 
     fn add_rows(&mut self, rows: &RecordBatch, operator: &str) -> Result<()> {
-        let column = |name: &str| rows.column_by_name(name).with_context(|| format!("no {name}"));
-        let sources = column("source")?.as_string_opt::<i32>().context("source is not text")?;
-        let positions = column("position")?.as_string_opt::<i32>().context("position is not text")?;
+        let column = |name: &str| {
+            rows.column_by_name(name)
+                .with_context(|| format!("no {name}"))
+        };
+        let sources = column("source")?
+            .as_string_opt::<i32>()
+            .context("source is not text")?;
+        let positions = column("position")?
+            .as_string_opt::<i32>()
+            .context("position is not text")?;
         let int = |name: &str| -> Result<_> {
-            column(name)?.as_primitive_opt::<Int64Type>().with_context(|| format!("type of {name}"))
+            column(name)?
+                .as_primitive_opt::<Int64Type>()
+                .with_context(|| format!("type of {name}"))
         };
         let (starts, ends) = (int("window_start")?, int("window_end")?);
         let watermarks = int("watermark")?;
         for idx in 0..rows.num_rows() {
-            ensure!(sources.is_valid(idx) && positions.is_valid(idx), "an entry without a record");
+            ensure!(
+                sources.is_valid(idx) && positions.is_valid(idx),
+                "an entry without a record"
+            );
             let position = position(positions.value(idx))?;
             let source = sources.value(idx);
-            let window = Window { start: starts.value(idx), end: ends.value(idx) };
-            self.add(operator, source, position, Entry { window, watermark: watermarks.value(idx) });
+            let window = Window {
+                start: starts.value(idx),
+                end: ends.value(idx),
+            };
+            self.add(
+                operator,
+                source,
+                position,
+                Entry {
+                    window,
+                    watermark: watermarks.value(idx),
+                },
+            );
         }
         Ok(())
     }
 
     /// Adds one entry.
     pub fn add(&mut self, operator: &str, source: &str, position: Position, entry: Entry) {
-        let sources = &mut self.operators.entry(operator.to_owned()).or_default().sources;
-        sources.entry(source.to_owned()).or_default().entry(position).or_default().push(entry);
-        self.positions.entry(source.to_owned()).or_default().insert(position);
-        let highest = self.highest.entry((source.to_owned(), position)).or_insert(i64::MIN);
+        let sources = &mut self
+            .operators
+            .entry(operator.to_owned())
+            .or_default()
+            .sources;
+        sources
+            .entry(source.to_owned())
+            .or_default()
+            .entry(position)
+            .or_default()
+            .push(entry);
+        self.positions
+            .entry(source.to_owned())
+            .or_default()
+            .insert(position);
+        let highest = self
+            .highest
+            .entry((source.to_owned(), position))
+            .or_insert(i64::MIN);
         *highest = entry.watermark.max(*highest);
         self.entries_n += 1;
     }
@@ -115,7 +157,8 @@ impl LateLog {
     /// The highest watermark under which this record was judged, if it was late at all.
     pub fn watermark_of(&self, source: &str, position: Position) -> Option<i64> {
         let late = self.positions.get(source)?.contains(&position);
-        late.then(|| self.highest.get(&(source.to_owned(), position)).copied()).flatten()
+        late.then(|| self.highest.get(&(source.to_owned(), position)).copied())
+            .flatten()
     }
 }
 
@@ -127,13 +170,20 @@ impl OperatorLate {
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.sources.values().flat_map(HashMap::values).map(Vec::len).sum()
+        self.sources
+            .values()
+            .flat_map(HashMap::values)
+            .map(Vec::len)
+            .sum()
     }
 }
 
 fn position(text: &str) -> Result<Position> {
     let (row, offset) = text.split_once(':').context("a position without `:`")?;
     let position = (row.parse()?, offset.parse()?);
-    ensure!(format!("{}:{}", position.0, position.1) == text, "the position `{text}`");
+    ensure!(
+        format!("{}:{}", position.0, position.1) == text,
+        "the position `{text}`"
+    );
     Ok(position)
 }

@@ -63,8 +63,10 @@ const BAD_RESULTS: Field = ("bad results", |c| c.bad_results);
 /// What the oracle can count as the engine does: a partial aggregate sends as many partials as its
 /// batches happen to make, and a changelog as many steps as corrections came.
 fn fields(nodes: &[Node<'_>], node: &Node<'_>) -> Vec<Field> {
-    let updating_input =
-        node.inputs.iter().any(|(from, _)| nodes.get(*from).is_some_and(|n| n.operator.updating));
+    let updating_input = node
+        .inputs
+        .iter()
+        .any(|(from, _)| nodes.get(*from).is_some_and(|n| n.operator.updating));
     if updating_input {
         return Vec::new();
     }
@@ -98,7 +100,9 @@ pub fn check_counts(nodes: &[Node<'_>], ledger: &Ledger, counted: &[Counters]) -
         for (name, value) in fields(nodes, node) {
             let (job, oracle) = (value(&counters), value(counted));
             if job != oracle {
-                findings.push(format!("ledger of `{uid}`: {name} is {job}, {oracle} expected"));
+                findings.push(format!(
+                    "ledger of `{uid}`: {name} is {job}, {oracle} expected"
+                ));
             }
         }
     }
@@ -107,8 +111,16 @@ pub fn check_counts(nodes: &[Node<'_>], ledger: &Ledger, counted: &[Counters]) -
 
 /// The ledger for people, nodes in the order of the plan.
 pub fn table(nodes: &[Node<'_>], ledger: &Ledger) -> Table {
-    let fields: [Field; 8] =
-        [ROWS_IN, PASSED, FILTERED, LATE, BAD, OUT, LATE_WINDOWS, BAD_RESULTS];
+    let fields: [Field; 8] = [
+        ROWS_IN,
+        PASSED,
+        FILTERED,
+        LATE,
+        BAD,
+        OUT,
+        LATE_WINDOWS,
+        BAD_RESULTS,
+    ];
     let names = fields.iter().map(|(name, _)| name.to_uppercase());
     let mut table = Table::new(std::iter::once("NODE".to_owned()).chain(names));
     for node in nodes {
@@ -121,8 +133,10 @@ pub fn table(nodes: &[Node<'_>], ledger: &Ledger) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use streamforge_core::job_graph::{Connector, Delivery, Input, JobGraph, Operator, SinkSpec, Stage};
     use streamforge_core::job_graph::ChangelogMode;
+    use streamforge_core::job_graph::{
+        Connector, Delivery, Input, JobGraph, Operator, SinkSpec, Stage,
+    };
 
     use super::*;
     use crate::verify::graph::nodes;
@@ -136,8 +150,10 @@ mod tests {
             output: vec![],
             updating: false,
         };
-        let connector =
-            Connector { kind: "blackhole".to_owned(), config: serde_json::Value::Null };
+        let connector = Connector {
+            kind: "blackhole".to_owned(),
+            config: serde_json::Value::Null,
+        };
         let sink = OperatorKind::Sink(SinkSpec {
             connector,
             format: None,
@@ -165,7 +181,13 @@ mod tests {
 
     fn ledger(counters: [(&str, u64, u64, u64); 3]) -> Ledger {
         let entry = |(uid, rows_in, bad, out): (&str, u64, u64, u64)| {
-            let counters = Counters { rows_in, bad, out, passed: rows_in - bad, ..Counters::default() };
+            let counters = Counters {
+                rows_in,
+                bad,
+                out,
+                passed: rows_in - bad,
+                ..Counters::default()
+            };
             (OperatorUid(uid.to_owned()), counters)
         };
         counters.into_iter().map(entry).collect()
@@ -181,7 +203,10 @@ mod tests {
         twice.get_mut(&OperatorUid("all".to_owned())).unwrap().late = 1;
 
         assert_eq!(check_balance(&nodes, &good), Vec::<String>::new());
-        assert_eq!(check_balance(&nodes, &lost), ["ledger of `out`: 7 rows were sent to it, 6 came in"]);
+        assert_eq!(
+            check_balance(&nodes, &lost),
+            ["ledger of `out`: 7 rows were sent to it, 6 came in"]
+        );
         assert_eq!(check_balance(&nodes, &twice).len(), 1);
     }
 
@@ -190,8 +215,7 @@ mod tests {
         let graph = graph();
         let nodes = nodes(&graph).unwrap();
         let job = ledger([("all", 10, 3, 7), ("out", 7, 0, 0), ("refused", 3, 0, 0)]);
-        let mut oracle: Vec<Counters> =
-            nodes.iter().map(|node| job[&node.operator.uid]).collect();
+        let mut oracle: Vec<Counters> = nodes.iter().map(|node| job[&node.operator.uid]).collect();
 
         assert_eq!(check_counts(&nodes, &job, &oracle), Vec::<String>::new());
         oracle[0].bad = 4;

@@ -37,6 +37,9 @@ pub struct Multiset {
     floats: Vec<f64>,
 }
 
+/// A row and how many of it.
+type Counted = (Vec<Cell>, i64);
+
 /// What is left of rows that agree in all but their floats.
 #[derive(Debug, Default)]
 struct Balance {
@@ -133,10 +136,13 @@ impl Multiset {
 
     /// What did not cancel out.
     pub fn difference(self) -> Difference {
-        let mut difference =
-            Difference { expected: self.expected_n, found: self.found_n, ..Difference::default() };
+        let mut difference = Difference {
+            expected: self.expected_n,
+            found: self.found_n,
+            ..Difference::default()
+        };
         // By key and then by row, so that the report is the same every time.
-        let mut left: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, (Vec<Cell>, i64)>> = BTreeMap::new();
+        let mut left: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Counted>> = BTreeMap::new();
         for (cells, n) in self.rows.into_values().flat_map(Balance::left) {
             let mut key = Vec::new();
             for column in &self.key {
@@ -147,10 +153,11 @@ impl Multiset {
             left.entry(key).or_default().insert(row, (cells, n));
         }
         for rows in left.into_values() {
-            let mut missing: Vec<(Vec<Cell>, i64)> = Vec::new();
-            let mut extra: Vec<(Vec<Cell>, i64)> = Vec::new();
+            let mut missing: Vec<Counted> = Vec::new();
+            let mut extra: Vec<Counted> = Vec::new();
             for (cells, n) in rows.into_values() {
-                if n > 0 { missing.push((cells, n)) } else { extra.push((cells, -n)) }
+                let side = if n > 0 { &mut missing } else { &mut extra };
+                side.push((cells, n.abs()));
             }
             difference.count(&missing, &extra, !self.key.is_empty());
         }
@@ -182,16 +189,22 @@ impl Balance {
         }
     }
 
-    fn left(self) -> Vec<(Vec<Cell>, i64)> {
+    fn left(self) -> Vec<Counted> {
         let sample = self.sample.map(Vec::from).unwrap_or_default();
         if self.loose.is_empty() {
             return vec![(sample, self.net)];
         }
         let with = |floats: &[f64]| {
             let mut floats = floats.iter().copied();
-            sample.iter().map(|cell| with_floats(cell, &mut floats)).collect()
+            sample
+                .iter()
+                .map(|cell| with_floats(cell, &mut floats))
+                .collect()
         };
-        self.loose.iter().map(|(floats, n)| (with(floats), *n)).collect()
+        self.loose
+            .iter()
+            .map(|(floats, n)| (with(floats), *n))
+            .collect()
     }
 }
 
@@ -215,15 +228,26 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 impl Difference {
-    fn count(&mut self, missing: &[(Vec<Cell>, i64)], extra: &[(Vec<Cell>, i64)], keyed: bool) {
-        let total = |rows: &[(Vec<Cell>, i64)]| rows.iter().map(|(_, n)| n).sum::<i64>();
-        let pairs = if keyed { total(missing).min(total(extra)) } else { 0 };
+    fn count(&mut self, missing: &[Counted], extra: &[Counted], keyed: bool) {
+        let total = |rows: &[Counted]| rows.iter().map(|(_, n)| n).sum::<i64>();
+        let pairs = if keyed {
+            total(missing).min(total(extra))
+        } else {
+            0
+        };
         self.wrong += pairs;
         self.missing += total(missing) - pairs;
         self.extra += total(extra) - pairs;
-        let paired = if keyed { missing.len().min(extra.len()) } else { 0 };
+        let paired = if keyed {
+            missing.len().min(extra.len())
+        } else {
+            0
+        };
         for (expected, found) in missing.iter().zip(extra).take(paired) {
-            self.sample(Sample::Wrong { expected: expected.0.clone(), found: found.0.clone() });
+            self.sample(Sample::Wrong {
+                expected: expected.0.clone(),
+                found: found.0.clone(),
+            });
         }
         for (row, _) in missing.iter().skip(paired) {
             self.sample(Sample::Missing(row.clone()));
@@ -248,10 +272,14 @@ mod tests {
         vec![Cell::Int(key), Cell::Float(value)]
     }
 
-    fn compare(expected: &[Vec<Cell>], found: &[(Vec<Cell>, i64)]) -> Difference {
+    fn compare(expected: &[Vec<Cell>], found: &[Counted]) -> Difference {
         let mut rows = Multiset::new(vec![0]);
-        expected.iter().for_each(|row| rows.add(Side::Expected, row, 1));
-        found.iter().for_each(|(row, times)| rows.add(Side::Found, row, *times));
+        expected
+            .iter()
+            .for_each(|row| rows.add(Side::Expected, row, 1));
+        found
+            .iter()
+            .for_each(|(row, times)| rows.add(Side::Found, row, *times));
         rows.difference()
     }
 
@@ -277,13 +305,24 @@ mod tests {
         assert!(near.is_none());
         assert_eq!(far.wrong, 1);
         let expected = row(1, 1e6);
-        assert_eq!(far.samples, [Sample::Wrong { expected, found: row(1, 1e6 + 1e-2) }]);
+        assert_eq!(
+            far.samples,
+            [Sample::Wrong {
+                expected,
+                found: row(1, 1e6 + 1e-2)
+            }]
+        );
     }
 
     #[test]
     fn a_changelog_folds_to_its_last_rows() {
-        let changelog =
-            [(row(1, 1.0), 1), (row(1, 1.0), -1), (row(1, 2.0), 1), (row(2, 5.0), 1), (row(2, 5.0), -1)];
+        let changelog = [
+            (row(1, 1.0), 1),
+            (row(1, 1.0), -1),
+            (row(1, 2.0), 1),
+            (row(2, 5.0), 1),
+            (row(2, 5.0), -1),
+        ];
 
         assert!(compare(&[row(1, 2.0)], &changelog).is_none());
         let unmatched = compare(&[], &[(row(1, 1.0), -1)]);

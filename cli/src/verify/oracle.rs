@@ -7,47 +7,36 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, TimestampMicrosecondArray, UInt32Array};
+use anyhow::{Context as _, Result};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, TimestampMicrosecondArray, UInt32Array,
+};
 use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType as ArrowType, TimeUnit};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion_physical_expr::PhysicalExpr;
 use streamforge_core::event_time::{EVENT_TIME_MAX, EVENT_TIME_MIN};
-use streamforge_core::job_graph::{
-    Column, Expr, JobGraph, OperatorKind, Port, SinkSpec, bad_columns, late_columns,
-};
+use streamforge_core::job_graph::{Column, Expr, JobGraph, OperatorKind, Port, SinkSpec};
 use streamforge_core::manifest::Counters;
 use streamforge_taskmanager::engine::batch::{BadRows, StreamBatch};
 use streamforge_taskmanager::engine::evaluate::{Evaluator, bad_rows, evaluate};
 use streamforge_taskmanager::engine::row_json::row_as_json;
-use streamforge_taskmanager::engine::types;
 
-use super::aggregation::Aggregation;
-use super::array::array;
-use super::cell::{Cell, cells};
 use super::graph::{Node, nodes};
 use super::group::Row;
 use super::late::LateLog;
-use super::multiset::{Multiset, Side};
+use super::multiset::Multiset;
+
+mod rows;
+mod work;
+
+use rows::{add_rows, assemble, result_rows};
+use work::{Work, plan_work, reason_column};
 
 /// Rows handed on at once.
 const BATCH_ROWS: usize = 8192;
 
 /// Compiles an expression against columns.
 pub type Compile<'a> = dyn Fn(&Expr, &[Column]) -> Result<Arc<dyn PhysicalExpr>> + 'a;
-
-/// What a node does with rows.
-enum Work<'g> {
-    Source { event_time: Option<Evaluator>, newest: i64, max_out_of_orderness_us: i64 },
-    Filter(Evaluator),
-    Project(Vec<Evaluator>),
-    Unnest(Evaluator),
-    Union,
-    Partial(Box<Aggregation<'g>>),
-    Final { partial: usize },
-    Sink(Option<Multiset>),
-}
 
 /// See the module.
 pub struct Oracle<'g> {
@@ -101,7 +90,15 @@ impl<'g> Oracle<'g> {
             .map(|uid| format!("the late log names `{uid}`, which is no aggregate of this job"))
             .collect();
         let counters = vec![Counters::default(); nodes.len()];
-        Ok(Self { nodes, work, counters, queue: VecDeque::new(), late, one_split, findings })
+        Ok(Self {
+            nodes,
+            work,
+            counters,
+            queue: VecDeque::new(),
+            late,
+            one_split,
+            findings,
+        })
     }
 
     /// The nodes, producers before consumers.
@@ -123,7 +120,7 @@ impl<'g> Oracle<'g> {
         let timed = self.with_event_time(source, rows)?;
         self.counter(source).passed += timed.len() as u64;
         self.check_newest(source, &timed);
-        self.send(source, Port::Main, timed);
+        self.send(source, Port::Main, &timed);
         self.run()
     }
 
@@ -144,8 +141,8 @@ impl<'g> Oracle<'g> {
                         counter.rows_in += settled.passed + settled.late;
                     }
                     for batch in settled.late_rows {
-                        self.send(idx, Port::Late, batch.clone());
-                        self.send(consumer, Port::Late, batch);
+                        self.send(idx, Port::Late, &batch);
+                        self.send(consumer, Port::Late, &batch);
                     }
                     self.run()?;
                 }
@@ -161,17 +158,28 @@ impl<'g> Oracle<'g> {
             match (&node.operator.kind, work) {
                 (OperatorKind::Sink(spec), Work::Sink(rows)) => {
                     let uid = node.operator.uid.0.as_str();
-                    Some(Expected { uid, spec, rows, not_compared: reason_column(node) })
+                    Some(Expected {
+                        uid,
+                        spec,
+                        rows,
+                        not_compared: reason_column(node),
+                    })
                 }
                 _ => None,
             }
         });
         let sinks = sinks.collect();
-        Ok(Computed { sinks, counters: self.counters, findings: self.findings })
+        Ok(Computed {
+            sinks,
+            counters: self.counters,
+            findings: self.findings,
+        })
     }
 
     fn counter(&mut self, idx: usize) -> &mut Counters {
-        self.counters.get_mut(idx).expect("every node has counters: both lists have one length")
+        self.counters
+            .get_mut(idx)
+            .expect("every node has counters: both lists have one length")
     }
 
     fn final_of(&self, partial: usize) -> Result<usize> {
@@ -182,7 +190,7 @@ impl<'g> Oracle<'g> {
             .context("a partial aggregate without its second half")
     }
 
-    fn send(&mut self, from: usize, port: Port, batch: StreamBatch) {
+    fn send(&mut self, from: usize, port: Port, batch: &StreamBatch) {
         if batch.is_empty() {
             return;
         }
@@ -199,9 +207,12 @@ impl<'g> Oracle<'g> {
 
     fn send_bad(&mut self, from: usize, bad: BadRows) -> Result<()> {
         if !bad.is_empty() {
-            let node = self.nodes.get(from).map_or("", |node| node.operator.node.as_str());
+            let node = self
+                .nodes
+                .get(from)
+                .map_or("", |node| node.operator.node.as_str());
             let batch = bad.finish(node)?;
-            self.send(from, Port::Bad, batch);
+            self.send(from, Port::Bad, &batch);
         }
         Ok(())
     }
@@ -232,11 +243,15 @@ impl<'g> Oracle<'g> {
                 self.counter(idx).passed += rows_n;
                 let columns = self.output(idx);
                 let by_name = |column: &Column| {
-                    batch.rows.column_by_name(&column.name).cloned().context("union lacks a column")
+                    batch
+                        .rows
+                        .column_by_name(&column.name)
+                        .cloned()
+                        .context("union lacks a column")
                 };
                 let arrays = columns.iter().map(by_name).collect::<Result<Vec<_>>>()?;
-                let rows = assemble(columns, arrays, batch.len())?;
-                self.send(idx, Port::Main, batch.with_rows(rows));
+                let rows = assemble(columns, &arrays, batch.len())?;
+                self.send(idx, Port::Main, &batch.with_rows(rows));
                 Ok(())
             }
             Work::Filter(predicate) => {
@@ -247,8 +262,8 @@ impl<'g> Oracle<'g> {
                 let items = items.clone();
                 let (good, columns) = self.evaluate(idx, &items, batch)?;
                 self.counter(idx).passed += good.len() as u64;
-                let rows = assemble(self.output(idx), columns, good.len())?;
-                self.send(idx, Port::Main, good.with_rows(rows));
+                let rows = assemble(self.output(idx), &columns, good.len())?;
+                self.send(idx, Port::Main, &good.with_rows(rows));
                 Ok(())
             }
             Work::Unnest(item) => {
@@ -274,7 +289,9 @@ impl<'g> Oracle<'g> {
     }
 
     fn output(&self, idx: usize) -> &'g [Column] {
-        self.nodes.get(idx).map_or(&[], |node| &node.operator.output)
+        self.nodes
+            .get(idx)
+            .map_or(&[], |node| &node.operator.output)
     }
 
     /// Evaluates; rows that fail are counted and sent to `.bad`, the others come back.
@@ -294,11 +311,13 @@ impl<'g> Oracle<'g> {
 
     fn filter(&mut self, idx: usize, predicate: &Evaluator, batch: StreamBatch) -> Result<()> {
         let (good, columns) = self.evaluate(idx, std::slice::from_ref(predicate), batch)?;
-        let Some(keep) = columns.first() else { return Ok(()) };
+        let Some(keep) = columns.first() else {
+            return Ok(());
+        };
         let kept = good.filter(keep.as_boolean())?;
         self.counter(idx).passed += kept.len() as u64;
         self.counter(idx).filtered += (good.len() - kept.len()) as u64;
-        self.send(idx, Port::Main, kept);
+        self.send(idx, Port::Main, &kept);
         Ok(())
     }
 
@@ -313,7 +332,12 @@ impl<'g> Oracle<'g> {
             let [from, to] = bounds else { continue };
             let range = if lists.is_null(row) { 0..0 } else { *from..*to };
             let fate = self.counter(idx);
-            if range.is_empty() { fate.filtered += 1 } else { fate.passed += 1 }
+            let count = if range.is_empty() {
+                &mut fate.filtered
+            } else {
+                &mut fate.passed
+            };
+            *count += 1;
             for element in range {
                 parents.push(u32::try_from(row)?);
                 elements.push(u32::try_from(element)?);
@@ -322,44 +346,64 @@ impl<'g> Oracle<'g> {
         let kept = good.take(&UInt32Array::from(parents))?;
         let mut columns = kept.rows.columns().to_vec();
         columns.push(take(lists.values(), &UInt32Array::from(elements), None)?);
-        let rows = assemble(self.output(idx), columns, kept.len())?;
-        self.send(idx, Port::Main, kept.with_rows(rows));
+        let rows = assemble(self.output(idx), &columns, kept.len())?;
+        self.send(idx, Port::Main, &kept.with_rows(rows));
         Ok(())
     }
 
     fn with_event_time(&mut self, idx: usize, batch: StreamBatch) -> Result<StreamBatch> {
-        let Some(Work::Source { event_time: Some(event_time), .. }) = self.work.get(idx) else {
+        let Some(Work::Source {
+            event_time: Some(event_time),
+            ..
+        }) = self.work.get(idx)
+        else {
             return Ok(batch);
         };
         let event_time = event_time.clone();
         let sql = event_time.sql.clone();
         let (good, columns) = self.evaluate(idx, &[event_time], batch)?;
-        let Some(times) = columns.first() else { return Ok(good) };
+        let Some(times) = columns.first() else {
+            return Ok(good);
+        };
         let times = cast(times, &ArrowType::Timestamp(TimeUnit::Microsecond, None))?;
-        let times: &TimestampMicrosecondArray =
-            times.as_primitive_opt().context("event time is no TIMESTAMP")?;
+        let times: &TimestampMicrosecondArray = times
+            .as_primitive_opt()
+            .context("event time is no TIMESTAMP")?;
         let valid = |time: Option<i64>| {
             Some(time.is_some_and(|time| (EVENT_TIME_MIN..=EVENT_TIME_MAX).contains(&time)))
         };
         let keep: BooleanArray = times.iter().map(valid).collect();
         let bad = (0..times.len()).filter(|idx| !keep.value(*idx)).map(|idx| {
-            let what = if times.is_null(idx) { "is NULL" } else { "is outside years 0001..9999" };
+            let what = if times.is_null(idx) {
+                "is NULL"
+            } else {
+                "is outside years 0001..9999"
+            };
             (idx, format!("event time `{sql}` {what}"))
         });
         let bad = bad_rows(&good, bad.collect());
         self.counter(idx).bad += bad.len() as u64;
         self.send_bad(idx, bad)?;
-        let timed = StreamBatch { event_time: Some(times.clone()), ..good };
+        let timed = StreamBatch {
+            event_time: Some(times.clone()),
+            ..good
+        };
         Ok(timed.filter(&keep)?)
     }
 
     /// In a job of one split: a late row was judged under no more than the rows before it allow.
     fn check_newest(&mut self, source: usize, batch: &StreamBatch) {
-        let Some(Work::Source { newest, max_out_of_orderness_us, .. }) = self.work.get_mut(source)
+        let Some(Work::Source {
+            newest,
+            max_out_of_orderness_us,
+            ..
+        }) = self.work.get_mut(source)
         else {
             return;
         };
-        let (Some(times), Some(origin)) = (&batch.event_time, &batch.origin) else { return };
+        let (Some(times), Some(origin)) = (&batch.event_time, &batch.origin) else {
+            return;
+        };
         if !self.one_split || self.late.len() == 0 {
             return;
         }
@@ -381,7 +425,9 @@ impl<'g> Oracle<'g> {
     }
 
     fn send_results(&mut self, idx: usize, partial: usize) -> Result<()> {
-        let Some(Work::Partial(aggregation)) = self.work.get_mut(partial) else { return Ok(()) };
+        let Some(Work::Partial(aggregation)) = self.work.get_mut(partial) else {
+            return Ok(());
+        };
         let results = aggregation.results();
         let columns = self.output(idx);
         let mut bad = BadRows::default();
@@ -391,140 +437,29 @@ impl<'g> Oracle<'g> {
             let rows = result_rows(columns, &good)?;
             let times: Vec<i64> = good.iter().map(|row| row.window.end - 1).collect();
             let event_time = Some(TimestampMicrosecondArray::from(times));
-            self.send(idx, Port::Main, StreamBatch { event_time, ..StreamBatch::plain(rows) });
+            self.send(
+                idx,
+                Port::Main,
+                &StreamBatch {
+                    event_time,
+                    ..StreamBatch::plain(rows)
+                },
+            );
             let named = refused.first().map_or(0, |row| row.keys.len() + 2);
             let names = result_rows(columns.get(..named).unwrap_or_default(), &refused)?;
             for (at, row) in refused.iter().enumerate() {
                 let raw = row_as_json(&names, at);
-                bad.push(Some(raw.as_bytes()), String::new(), None, Some(row.window.end - 1));
+                bad.push(
+                    Some(raw.as_bytes()),
+                    String::new(),
+                    None,
+                    Some(row.window.end - 1),
+                );
             }
         }
         self.counter(idx).bad_results += bad.len() as u64;
         self.send_bad(idx, bad)
     }
-}
-
-/// Results as rows; of those without values only the columns that name the group.
-fn result_rows(columns: &[Column], results: &[&Row]) -> Result<RecordBatch> {
-    let mut values = vec![Vec::with_capacity(results.len()); columns.len()];
-    for row in results {
-        let window = [row.window.start, row.window.end].map(|time| Cell::Int(time.into()));
-        let cells = row.keys.iter().chain(&window).chain(row.values.iter().flatten());
-        for (column, cell) in values.iter_mut().zip(cells) {
-            column.push(cell.clone());
-        }
-    }
-    let arrays = columns.iter().zip(&values);
-    let arrays = arrays.map(|(column, v)| array(v, &types::arrow_type(&column.data_type)));
-    assemble(columns, arrays.collect::<Result<_>>()?, results.len())
-}
-
-/// The columns of one of a node's outputs.
-fn columns_of(node: &Node<'_>, port: Port) -> Vec<Column> {
-    match (port, &node.operator.kind) {
-        (Port::Main, _) => node.operator.output.clone(),
-        (Port::Bad, _) => bad_columns(),
-        (Port::Late, OperatorKind::WindowPartial(spec) | OperatorKind::WindowFinal(spec)) => {
-            late_columns(&spec.input)
-        }
-        (Port::Late, _) => Vec::new(),
-    }
-}
-
-fn plan_work<'g>(
-    node: &Node<'g>,
-    nodes: &[Node<'g>],
-    compile: &Compile<'_>,
-    late: &mut LateLog,
-) -> Result<Work<'g>> {
-    let input = match node.inputs.first() {
-        Some((from, port)) => columns_of(nodes.get(*from).context("an input")?, *port),
-        None => node.operator.output.clone(),
-    };
-    let evaluator = |expr: &Expr| -> Result<Evaluator> {
-        Ok(Evaluator { sql: expr.sql.clone(), expr: compile(expr, &input)? })
-    };
-    Ok(match &node.operator.kind {
-        OperatorKind::Source(spec) => Work::Source {
-            event_time: spec.event_time.as_ref().map(|time| evaluator(&time.expr)).transpose()?,
-            newest: i64::MIN,
-            max_out_of_orderness_us: spec
-                .event_time
-                .as_ref()
-                .map_or(0, |time| time.max_out_of_orderness_us),
-        },
-        OperatorKind::Filter { predicate } => Work::Filter(evaluator(predicate)?),
-        OperatorKind::Project { items } => {
-            Work::Project(items.iter().map(|item| evaluator(&item.expr)).collect::<Result<_>>()?)
-        }
-        OperatorKind::Unnest { item } => Work::Unnest(evaluator(&item.expr)?),
-        OperatorKind::Union => Work::Union,
-        OperatorKind::WindowPartial(spec) => {
-            let second = node.consumers.iter().find(|(port, _, _)| *port == Port::Main);
-            let second = second.and_then(|(_, idx, _)| nodes.get(*idx));
-            let mut uids = vec![node.operator.uid.0.as_str()];
-            uids.extend(second.map(|node| node.operator.uid.0.as_str()));
-            let late = late.take(&uids);
-            Work::Partial(Box::new(Aggregation::new(spec, &node.operator.node, late, &evaluator)?))
-        }
-        OperatorKind::WindowFinal(_) => {
-            let (partial, _) = node.inputs.first().context("an aggregate without first half")?;
-            Work::Final { partial: *partial }
-        }
-        OperatorKind::Sink(spec) => {
-            let readable = spec.connector.kind == "file";
-            Work::Sink(readable.then(|| Multiset::new(key_columns(node, nodes))))
-        }
-    })
-}
-
-/// The columns that identify a row of a sink right behind an aggregate: its group and window.
-fn key_columns(node: &Node<'_>, nodes: &[Node<'_>]) -> Vec<usize> {
-    let [(from, Port::Main)] = node.inputs.as_slice() else { return Vec::new() };
-    match nodes.get(*from).map(|node| &node.operator.kind) {
-        Some(OperatorKind::WindowFinal(spec)) => (0..spec.keys.len() + 2).collect(),
-        _ => Vec::new(),
-    }
-}
-
-fn assemble(columns: &[Column], arrays: Vec<ArrayRef>, rows_n: usize) -> Result<RecordBatch> {
-    ensure!(columns.len() == arrays.len() || rows_n == 0, "{} columns", arrays.len());
-    let schema = types::schema(columns);
-    if rows_n == 0 {
-        return Ok(RecordBatch::new_empty(schema));
-    }
-    let typed = arrays.iter().zip(schema.fields()).map(|(array, field)| {
-        if array.data_type() == field.data_type() {
-            Ok(Arc::clone(array))
-        } else {
-            cast(array, field.data_type())
-        }
-    });
-    let typed = typed.collect::<Result<_, _>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(rows_n));
-    Ok(RecordBatch::try_new_with_options(schema, typed, &options)?)
-}
-
-/// The `reason` of a sink that reads `.bad` outputs.
-fn reason_column(sink: &Node<'_>) -> Option<usize> {
-    let all_bad = sink.inputs.iter().all(|(_, port)| *port == Port::Bad);
-    let reason = || bad_columns().iter().position(|column| column.name == "reason");
-    all_bad.then(reason).flatten()
-}
-
-fn add_rows(into: &mut Multiset, rows: &RecordBatch, not_compared: Option<usize>) -> Result<()> {
-    let columns = rows.columns().iter().map(cells).collect::<Result<Vec<_>>>()?;
-    let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
-    let mut row = Vec::with_capacity(columns.len());
-    for _ in 0..rows.num_rows() {
-        row.clear();
-        row.extend(columns.iter_mut().filter_map(Iterator::next));
-        if let Some(cell) = not_compared.and_then(|idx| row.get_mut(idx)) {
-            *cell = Cell::Null;
-        }
-        into.add(Side::Expected, &row, 1);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -47,14 +47,21 @@ impl<'a> Published<'a> {
     /// Of a sink of the kind `file`.
     pub fn new(spec: &'a SinkSpec, prefix: String) -> Result<Self> {
         let config = &spec.connector.config;
-        let path = config.get("path").and_then(|path| path.as_str()).context("a sink without path")?;
+        let path = config
+            .get("path")
+            .and_then(|path| path.as_str())
+            .context("a sink without path")?;
         let partition_by = config.get("partitionBy").and_then(|list| list.as_array());
         let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
         Ok(Self {
             root: path.strip_prefix("file://").unwrap_or(path).into(),
             prefix,
             columns: &spec.input,
-            partition_by: partition_by.into_iter().flatten().filter_map(text).collect(),
+            partition_by: partition_by
+                .into_iter()
+                .flatten()
+                .filter_map(text)
+                .collect(),
             format: spec.format.as_ref().context("a file sink without format")?,
             changelog: spec.changelog,
         })
@@ -80,8 +87,7 @@ impl<'a> Published<'a> {
         folders: &mut Vec<String>,
         files: &mut Vec<(PathBuf, Vec<String>)>,
     ) -> Result<()> {
-        let entries =
-            fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+        let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("list {}", folder.display()))?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -107,7 +113,10 @@ impl<'a> Published<'a> {
                 .position(|column| column.name == *name)
                 .with_context(|| format!("partition column {name} is not in the input"))?;
             let (column, text) = folder.split_once('=').context("a folder without `=`")?;
-            ensure!(percent_decoded(column)? == *name, "folder {folder} is not of {name}");
+            ensure!(
+                percent_decoded(column)? == *name,
+                "folder {folder} is not of {name}"
+            );
             let data_type = &self.columns.get(idx).context("found above")?.data_type;
             Ok(match text {
                 NULL_PARTITION => (idx, Cell::Null),
@@ -148,8 +157,15 @@ impl<'a> Published<'a> {
         let extra = usize::from(self.changelog == ChangelogMode::Retract);
         match self.format {
             Format::Json => read_ndjson(path, &stored, extra, &mut emit),
-            Format::Csv { header, delimiter, null } => {
-                let dialect = csv::Dialect { delimiter: *delimiter, null: null.as_deref() };
+            Format::Csv {
+                header,
+                delimiter,
+                null,
+            } => {
+                let dialect = csv::Dialect {
+                    delimiter: *delimiter,
+                    null: null.as_deref(),
+                };
                 let rows = csv::parse(&read_text(path)?, &dialect)?;
                 read_csv(rows, *header, &stored, extra, &mut emit)
             }
@@ -185,22 +201,39 @@ fn read_ndjson(
     emit: &mut Emit<'_>,
 ) -> Result<()> {
     let text = read_text(path)?;
-    ensure!(text.is_empty() || text.ends_with('\n'), "the last line is cut");
+    ensure!(
+        text.is_empty() || text.ends_with('\n'),
+        "the last line is cut"
+    );
     for (number, line) in text.lines().enumerate() {
         let row = || -> Result<(Option<Cell>, Vec<Cell>)> {
-            let json::Json::Object(fields) = json::parse(line)? else { bail!("not an object") };
-            ensure!(fields.len() == stored.len() + extra, "{} fields", fields.len());
+            let json::Json::Object(fields) = json::parse(line)? else {
+                bail!("not an object")
+            };
+            ensure!(
+                fields.len() == stored.len() + extra,
+                "{} fields",
+                fields.len()
+            );
             let mut fields = fields.iter();
             let mut op = None;
             if extra == 1 {
                 let (name, value) = fields.next().context("counted above")?;
                 ensure!(name == OP, "the first field is {name}");
-                op = Some(value::from_json(value, &streamforge_core::data_type::DataType::Text)?);
+                op = Some(value::from_json(
+                    value,
+                    &streamforge_core::data_type::DataType::Text,
+                )?);
             }
-            let cell = |((name, value), (_, column)): (&(String, json::Json), &(usize, &Column))| {
-                ensure!(*name == column.name, "field {name} where {} belongs", column.name);
-                value::from_json(value, &column.data_type)
-            };
+            let cell =
+                |((name, value), (_, column)): (&(String, json::Json), &(usize, &Column))| {
+                    ensure!(
+                        *name == column.name,
+                        "field {name} where {} belongs",
+                        column.name
+                    );
+                    value::from_json(value, &column.data_type)
+                };
             Ok((op, fields.zip(stored).map(cell).collect::<Result<_>>()?))
         };
         let (op, cells) = row().with_context(|| format!("line {}", number + 1))?;
@@ -220,14 +253,24 @@ fn read_csv(
     if header {
         let names = rows.next().context("no header line")?;
         let op = (extra == 1).then_some(OP);
-        let wanted = op.into_iter().chain(stored.iter().map(|(_, column)| column.name.as_str()));
+        let wanted = op
+            .into_iter()
+            .chain(stored.iter().map(|(_, column)| column.name.as_str()));
         let same = wanted.map(Some).eq(names.iter().map(Option::as_deref));
         ensure!(same, "the header is {names:?}");
     }
     for fields in rows {
-        ensure!(fields.len() == stored.len() + extra, "a row with {} fields", fields.len());
+        ensure!(
+            fields.len() == stored.len() + extra,
+            "a row with {} fields",
+            fields.len()
+        );
         let mut fields = fields.into_iter();
-        let op = if extra == 1 { fields.next().flatten().map(|op| Cell::Text(op.into())) } else { None };
+        let op = if extra == 1 {
+            fields.next().flatten().map(|op| Cell::Text(op.into()))
+        } else {
+            None
+        };
         let cell = |(field, (_, column)): (Option<String>, &(usize, &Column))| match field {
             None => Ok(Cell::Null),
             Some(text) => value::from_text(&text, &column.data_type),
@@ -248,10 +291,19 @@ fn read_parquet(
     for batch in reader {
         let batch = batch?;
         let schema = batch.schema();
-        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        let names: Vec<&str> = schema
+            .fields()
+            .iter()
+            .map(|field| field.name().as_str())
+            .collect();
         let op = (extra == 1).then_some(OP);
-        let wanted = op.into_iter().chain(stored.iter().map(|(_, column)| column.name.as_str()));
-        ensure!(wanted.eq(names.iter().copied()), "the columns are {names:?}");
+        let wanted = op
+            .into_iter()
+            .chain(stored.iter().map(|(_, column)| column.name.as_str()));
+        ensure!(
+            wanted.eq(names.iter().copied()),
+            "the columns are {names:?}"
+        );
         let columns: Vec<Vec<Cell>> = batch.columns().iter().map(cells).collect::<Result<_>>()?;
         let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
         for _ in 0..batch.num_rows() {

@@ -16,14 +16,19 @@ pub fn sample(sample: &Sample, columns: &[Column]) -> String {
         Sample::Missing(cells) => format!("missing  {}", row(cells, columns)),
         Sample::Extra(cells) => format!("extra    {}", row(cells, columns)),
         Sample::Wrong { expected, found } => {
-            format!("wrong    {}\n  expected {}", row(found, columns), row(expected, columns))
+            format!(
+                "wrong    {}\n  expected {}",
+                row(found, columns),
+                row(expected, columns)
+            )
         }
     }
 }
 
 fn row(cells: &[Cell], columns: &[Column]) -> String {
     let values = cells.iter().zip(columns);
-    let values = values.map(|(cell, column)| format!("{}={}", column.name, value(cell, &column.data_type)));
+    let values =
+        values.map(|(cell, column)| format!("{}={}", column.name, value(cell, &column.data_type)));
     values.collect::<Vec<_>>().join(" ")
 }
 
@@ -45,8 +50,9 @@ fn value(cell: &Cell, data_type: &DataType) -> String {
         }
         (Cell::Many(cells), DataType::Struct(fields)) => {
             let fields = cells.iter().zip(fields);
-            let fields: Vec<String> =
-                fields.map(|(cell, (name, t))| format!("{name}: {}", value(cell, t))).collect();
+            let fields: Vec<String> = fields
+                .map(|(cell, (name, t))| format!("{name}: {}", value(cell, t)))
+                .collect();
             format!("{{{}}}", fields.join(", "))
         }
         (Cell::Many(_), _) => "...".to_owned(),
@@ -54,7 +60,10 @@ fn value(cell: &Cell, data_type: &DataType) -> String {
     if text.chars().count() <= VALUE_CHARS_MAX {
         return text;
     }
-    text.chars().take(VALUE_CHARS_MAX).chain("...".chars()).collect()
+    text.chars()
+        .take(VALUE_CHARS_MAX)
+        .chain("...".chars())
+        .collect()
 }
 
 fn decimal(value: i128, scale: usize) -> String {

@@ -43,16 +43,27 @@ impl Windows {
     /// Reads the definition.
     pub fn new(spec: &WindowSpec) -> Result<Self> {
         let zone = |name: &str| -> Result<Tz> {
-            name.parse().ok().with_context(|| format!("`{name}` is not a time zone"))
+            name.parse()
+                .ok()
+                .with_context(|| format!("`{name}` is not a time zone"))
         };
         Ok(match spec {
-            WindowSpec::Tumbling { size_us, offset_us, time_zone } => Windows::Grid {
+            WindowSpec::Tumbling {
+                size_us,
+                offset_us,
+                time_zone,
+            } => Windows::Grid {
                 size: *size_us,
                 slide: *size_us,
                 offset: *offset_us,
                 zone: zone(time_zone)?,
             },
-            WindowSpec::Hopping { size_us, slide_us, offset_us, time_zone } => Windows::Grid {
+            WindowSpec::Hopping {
+                size_us,
+                slide_us,
+                offset_us,
+                time_zone,
+            } => Windows::Grid {
                 size: *size_us,
                 slide: *slide_us,
                 offset: *offset_us,
@@ -65,12 +76,23 @@ impl Windows {
     /// Every window of the grid that holds `ts`; a session has none until its key is known.
     pub fn of(&self, ts: i64, out: &mut Vec<Window>) {
         out.clear();
-        let Windows::Grid { size, slide, offset, zone } = self else { return };
+        let Windows::Grid {
+            size,
+            slide,
+            offset,
+            zone,
+        } = self
+        else {
+            return;
+        };
         if *zone == Tz::UTC {
             // The last start at or before ts, then back while the window still reaches it.
             let mut start = (ts - offset).div_euclid(*slide) * slide + offset;
             while start + size > ts {
-                out.push(Window { start, end: start + size });
+                out.push(Window {
+                    start,
+                    end: start + size,
+                });
                 start -= slide;
             }
             return;
@@ -79,7 +101,10 @@ impl Windows {
         let day = 86_400_000_000;
         let mut local = (ts + 2 * day - offset).div_euclid(*slide) * slide + offset;
         while local + size > ts - 2 * day {
-            let window = Window { start: instant(local, *zone), end: instant(local + size, *zone) };
+            let window = Window {
+                start: instant(local, *zone),
+                end: instant(local + size, *zone),
+            };
             if window.start <= ts && ts < window.end {
                 out.push(window);
             }
@@ -127,7 +152,12 @@ mod tests {
     }
 
     fn grid(size: i64, slide: i64, offset: i64, zone: Tz) -> Windows {
-        Windows::Grid { size, slide, offset, zone }
+        Windows::Grid {
+            size,
+            slide,
+            offset,
+            zone,
+        }
     }
 
     #[test]
@@ -143,7 +173,10 @@ mod tests {
     fn a_hop_has_size_over_slide_windows_around_a_time() {
         let hop = grid(10 * S, 4 * S, 0, Tz::UTC);
 
-        assert_eq!(starts(&hop, 9 * S), [(8 * S, 18 * S), (4 * S, 14 * S), (0, 10 * S)]);
+        assert_eq!(
+            starts(&hop, 9 * S),
+            [(8 * S, 18 * S), (4 * S, 14 * S), (0, 10 * S)]
+        );
         assert_eq!(starts(&hop, 11 * S), [(8 * S, 18 * S), (4 * S, 14 * S)]);
     }
 
@@ -154,10 +187,16 @@ mod tests {
         let berlin = grid(day, day, 0, Tz::Europe__Berlin);
         // 2026-03-29 begins at 23:00Z the day before and lasts 23 hours.
         let start = utc("2026-03-28T23:00:00");
-        assert_eq!(starts(&berlin, utc("2026-03-29T12:00:00")), [(start, start + 23 * hour)]);
+        assert_eq!(
+            starts(&berlin, utc("2026-03-29T12:00:00")),
+            [(start, start + 23 * hour)]
+        );
         // 2026-10-25 begins at 22:00Z the day before and lasts 25 hours.
         let start = utc("2026-10-24T22:00:00");
-        assert_eq!(starts(&berlin, utc("2026-10-25T22:59:59")), [(start, start + 25 * hour)]);
+        assert_eq!(
+            starts(&berlin, utc("2026-10-25T22:59:59")),
+            [(start, start + 25 * hour)]
+        );
         // In Beirut 2022-03-27 began at 01:00 local, 22:00Z the day before.
         let beirut = grid(day, day, 0, Tz::Asia__Beirut);
         let start = utc("2022-03-26T22:00:00");
@@ -165,6 +204,9 @@ mod tests {
     }
 
     fn utc(text: &str) -> i64 {
-        text.parse::<NaiveDateTime>().unwrap().and_utc().timestamp_micros()
+        text.parse::<NaiveDateTime>()
+            .unwrap()
+            .and_utc()
+            .timestamp_micros()
     }
 }

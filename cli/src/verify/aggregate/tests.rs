@@ -37,10 +37,19 @@ fn average_of_decimals_rounds_half_away_from_zero() {
     assert_eq!(result(&avg, &ints(&[2, 0, 0])), Ok(Cell::Int(666_667)));
     assert_eq!(result(&avg, &ints(&[-2, 0, 0])), Ok(Cell::Int(-666_667)));
     // 1 / 64 = 0.015625, at scale 8: 0.01 / 64 = 0.00015625 exactly.
-    assert_eq!(result(&avg, &ints(&[[1].as_slice(), &[0; 63]].concat())), Ok(Cell::Int(15_625)));
+    assert_eq!(
+        result(&avg, &ints(&[[1].as_slice(), &[0; 63]].concat())),
+        Ok(Cell::Int(15_625))
+    );
     // 0.01 / 128 = 0.000078125: half, away from zero.
-    assert_eq!(result(&avg, &ints(&[[1].as_slice(), &[0; 127]].concat())), Ok(Cell::Int(7_813)));
-    assert_eq!(result(&avg, &ints(&[[-1].as_slice(), &[0; 127]].concat())), Ok(Cell::Int(-7_813)));
+    assert_eq!(
+        result(&avg, &ints(&[[1].as_slice(), &[0; 127]].concat())),
+        Ok(Cell::Int(7_813))
+    );
+    assert_eq!(
+        result(&avg, &ints(&[[-1].as_slice(), &[0; 127]].concat())),
+        Ok(Cell::Int(-7_813))
+    );
 }
 
 #[test]
@@ -48,7 +57,10 @@ fn a_sum_out_of_range_makes_its_group_bad_and_an_interim_one_does_not() {
     let sum = call(AggregateFunction::Sum, "DECIMAL(38,0)", "DECIMAL(38,0)");
 
     assert_eq!(result(&sum, &ints(&[DECIMAL_MAX, 1])), Err(BadGroup));
-    assert_eq!(result(&sum, &ints(&[DECIMAL_MAX, 1, -1])), Ok(Cell::Int(DECIMAL_MAX)));
+    assert_eq!(
+        result(&sum, &ints(&[DECIMAL_MAX, 1, -1])),
+        Ok(Cell::Int(DECIMAL_MAX))
+    );
     assert_eq!(result(&sum, &[]), Ok(Cell::Null));
     assert_eq!(result(&sum, &[(0, Cell::Null)]), Ok(Cell::Null));
 }
@@ -58,7 +70,13 @@ fn first_and_last_go_by_time_then_value_and_take_null_last() {
     let text = |s: &str| Cell::Text(s.into());
     let first = call(AggregateFunction::FirstValue, "TEXT", "TEXT");
     let last = call(AggregateFunction::LastValue, "TEXT", "TEXT");
-    let rows = [(5, text("m")), (1, Cell::Null), (1, text("b")), (1, text("a")), (9, Cell::Null)];
+    let rows = [
+        (5, text("m")),
+        (1, Cell::Null),
+        (1, text("b")),
+        (1, text("a")),
+        (9, Cell::Null),
+    ];
 
     assert_eq!(result(&first, &rows), Ok(text("a")));
     assert_eq!(result(&last, &rows), Ok(Cell::Null));
@@ -75,15 +93,31 @@ fn deviations_of_a_hand_worked_sample() {
     assert_eq!(of(AggregateFunction::VarPop), Ok(Cell::Float(4.0)));
     assert_eq!(of(AggregateFunction::StddevPop), Ok(Cell::Float(2.0)));
     assert_eq!(of(AggregateFunction::VarSamp), Ok(Cell::Float(32.0 / 7.0)));
-    let one = result(&call(AggregateFunction::StddevSamp, "BIGINT", "DOUBLE"), &ints(&[2]));
+    let one = result(
+        &call(AggregateFunction::StddevSamp, "BIGINT", "DOUBLE"),
+        &ints(&[2]),
+    );
     assert_eq!(one, Ok(Cell::Null));
+}
+
+#[test]
+fn equal_values_deviate_by_nothing() {
+    let rows = vec![(0, Cell::Float(0.1)); 3];
+    let call = call(AggregateFunction::StddevSamp, "DOUBLE", "DOUBLE");
+
+    assert_eq!(result(&call, &rows), Ok(Cell::Float(0.0)));
 }
 
 #[test]
 fn counts_leave_nulls_out_and_distinct_counts_values_once() {
     let count = call(AggregateFunction::Count, "BIGINT", "BIGINT");
     let distinct = call(AggregateFunction::CountDistinct, "BIGINT", "BIGINT");
-    let rows = [(0, Cell::Int(1)), (0, Cell::Null), (0, Cell::Int(1)), (0, Cell::Int(2))];
+    let rows = [
+        (0, Cell::Int(1)),
+        (0, Cell::Null),
+        (0, Cell::Int(1)),
+        (0, Cell::Int(2)),
+    ];
 
     assert_eq!(result(&count, &rows), Ok(Cell::Int(3)));
     assert_eq!(result(&distinct, &rows), Ok(Cell::Int(2)));
@@ -92,7 +126,12 @@ fn counts_leave_nulls_out_and_distinct_counts_values_once() {
 #[test]
 fn array_agg_is_sorted_by_time_then_value_and_bounded() {
     let agg = call(AggregateFunction::ArrayAgg, "BIGINT", "BIGINT[]");
-    let rows = [(2, Cell::Int(1)), (1, Cell::Int(9)), (1, Cell::Int(3)), (1, Cell::Null)];
+    let rows = [
+        (2, Cell::Int(1)),
+        (1, Cell::Int(9)),
+        (1, Cell::Int(3)),
+        (1, Cell::Null),
+    ];
     let sorted = vec![Cell::Int(3), Cell::Int(9), Cell::Null, Cell::Int(1)];
 
     assert_eq!(result(&agg, &rows), Ok(Cell::Many(sorted)));

@@ -45,11 +45,22 @@ fn rows(rows: &[(&str, i64, i64)]) -> StreamBatch {
         data_type: data_type.parse().unwrap(),
         nullable: true,
     };
-    let schema = [column("item", "TEXT"), column("n", "BIGINT"), column("ts", "TIMESTAMP")];
+    let schema = [
+        column("item", "TEXT"),
+        column("n", "BIGINT"),
+        column("ts", "TIMESTAMP"),
+    ];
     let position: UInt64Array = (0..rows.len() as u64).collect();
-    let origin = Origin { source: "in".into(), row: position.clone(), offset: position };
+    let origin = Origin {
+        source: "in".into(),
+        row: position.clone(),
+        offset: position,
+    };
     let batch = RecordBatch::try_new(types::schema(&schema), columns).unwrap();
-    StreamBatch { origin: Some(origin), ..StreamBatch::plain(batch) }
+    StreamBatch {
+        origin: Some(origin),
+        ..StreamBatch::plain(batch)
+    }
 }
 
 /// (row, window start, window end, watermark), in seconds.
@@ -59,32 +70,66 @@ fn compute(
     log: &[(u64, i64, i64, i64)],
 ) -> (Vec<String>, Counters, Vec<Vec<Cell>>) {
     let mut late = LateLog::default();
-    let partial = graph.operators().find(|(_, operator)| {
-        matches!(operator.kind, OperatorKind::WindowPartial(_))
-    });
+    let partial = graph
+        .operators()
+        .find(|(_, operator)| matches!(operator.kind, OperatorKind::WindowPartial(_)));
     let uid = partial.unwrap().1.uid.0.clone();
     for (row, start, end, watermark) in log {
-        let window = Window { start: start * S, end: end * S };
-        late.add(&uid, "in", (*row, *row), Entry { window, watermark: watermark * S });
+        let window = Window {
+            start: start * S,
+            end: end * S,
+        };
+        late.add(
+            &uid,
+            "in",
+            (*row, *row),
+            Entry {
+                window,
+                watermark: watermark * S,
+            },
+        );
     }
     let compile = |expr: &Expr, columns: &[Column]| Ok(streamforge_plan::compile(expr, columns)?);
     let mut oracle = Oracle::new(graph, &compile, late, true).unwrap();
-    let source = oracle.nodes().iter().position(|node| node.operator.node == "orders").unwrap();
-    oracle.on_source_rows(source, rows(input), BadRows::default(), 0).unwrap();
-    let aggregate = oracle.nodes().iter().position(|node| node.operator.uid.0 == uid).unwrap();
+    let source = oracle
+        .nodes()
+        .iter()
+        .position(|node| node.operator.node == "orders")
+        .unwrap();
+    oracle
+        .on_source_rows(source, rows(input), BadRows::default(), 0)
+        .unwrap();
+    let aggregate = oracle
+        .nodes()
+        .iter()
+        .position(|node| node.operator.uid.0 == uid)
+        .unwrap();
     let computed = oracle.finish().unwrap();
-    let out = computed.sinks.into_iter().find(|sink| sink.uid == "out").unwrap();
+    let out = computed
+        .sinks
+        .into_iter()
+        .find(|sink| sink.uid == "out")
+        .unwrap();
     let difference = out.rows.unwrap().difference();
     let results = difference.samples.into_iter().map(|sample| match sample {
         super::super::multiset::Sample::Missing(cells) => cells,
         other => panic!("{other:?}"),
     });
-    (computed.findings, computed.counters[aggregate], results.collect())
+    (
+        computed.findings,
+        computed.counters[aggregate],
+        results.collect(),
+    )
 }
 
 fn result(item: &str, start: i64, end: i64, n: i128) -> Vec<Cell> {
     let time = |seconds: i64| Cell::Int((seconds * S).into());
-    vec![Cell::Text(item.into()), time(start), time(end), Cell::Int(n)]
+    vec![
+        Cell::Text(item.into()),
+        time(start),
+        time(end),
+        Cell::Int(n),
+    ]
 }
 
 #[test]
@@ -97,7 +142,10 @@ fn pairs_of_the_late_log_are_left_out_and_all_others_counted_t3() {
 
     results.sort_by(|a, b| Cell::Many(a.clone()).order(&Cell::Many(b.clone())));
     assert_eq!(findings, Vec::<String>::new());
-    assert_eq!((counters.passed, counters.late, counters.late_windows), (3, 1, 3));
+    assert_eq!(
+        (counters.passed, counters.late, counters.late_windows),
+        (3, 1, 3)
+    );
     let expected = [
         result("a", 0, 10, 1),
         result("a", 5, 15, 1),

@@ -13,7 +13,10 @@ pub struct Dialect<'a> {
 
 /// All rows; a NULL field is `None`.
 pub fn parse(text: &str, dialect: &Dialect<'_>) -> Result<Vec<Vec<Option<String>>>> {
-    ensure!(text.is_empty() || text.ends_with('\n'), "the last line is cut");
+    ensure!(
+        text.is_empty() || text.ends_with('\n'),
+        "the last line is cut"
+    );
     let mut rows = Vec::new();
     let mut row = Vec::new();
     let mut rest = text;
@@ -49,7 +52,9 @@ pub fn parse(text: &str, dialect: &Dialect<'_>) -> Result<Vec<Vec<Option<String>
 fn unquoted(mut rest: &str) -> Result<(String, &str)> {
     let mut field = String::new();
     loop {
-        let Some((part, after)) = rest.split_once('"') else { bail!("unclosed quote") };
+        let Some((part, after)) = rest.split_once('"') else {
+            bail!("unclosed quote")
+        };
         field.push_str(part);
         match after.strip_prefix('"') {
             Some(after) => {

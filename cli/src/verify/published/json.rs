@@ -32,7 +32,10 @@ struct Parser<'a> {
 
 /// Reads one value and nothing after it.
 pub fn parse(text: &str) -> Result<Json> {
-    let mut parser = Parser { rest: text, depth: 0 };
+    let mut parser = Parser {
+        rest: text,
+        depth: 0,
+    };
     let value = parser.value()?;
     parser.space();
     ensure!(parser.rest.is_empty(), "unexpected text after the value");
@@ -127,12 +130,18 @@ impl Parser<'_> {
     fn text(&mut self) -> Result<String> {
         let mut out = String::new();
         loop {
-            let Some(end) = self.rest.find(['"', '\\']) else { bail!("unclosed string") };
+            let Some(end) = self.rest.find(['"', '\\']) else {
+                bail!("unclosed string")
+            };
             let (plain, rest) = self.rest.split_at(end);
             out.push_str(plain);
             let mut chars = rest.chars();
             let mark = chars.next();
-            let escape = if mark == Some('\\') { chars.next() } else { None };
+            let escape = if mark == Some('\\') {
+                chars.next()
+            } else {
+                None
+            };
             self.rest = chars.as_str();
             match (mark, escape) {
                 (Some('"'), _) => return Ok(out),
@@ -162,7 +171,9 @@ impl Parser<'_> {
     }
 
     fn hex(&mut self) -> Result<u32> {
-        let Some(digits) = self.rest.get(..4) else { bail!("cut escape") };
+        let Some(digits) = self.rest.get(..4) else {
+            bail!("cut escape")
+        };
         let code = u32::from_str_radix(digits, 16)?;
         self.rest = self.rest.get(4..).unwrap_or_default();
         Ok(code)
@@ -177,9 +188,14 @@ mod tests {
     fn numbers_keep_every_digit_and_strings_are_unescaped() {
         let line = r#"{"a":12345678901234567890.123400,"b":"\u00e9\ud83d\ude00\"\\\n","c":[null,true,{}]}"#;
 
-        let Json::Object(fields) = parse(line).unwrap() else { panic!() };
+        let Json::Object(fields) = parse(line).unwrap() else {
+            panic!()
+        };
 
-        assert_eq!(fields[0].1, Json::Number("12345678901234567890.123400".into()));
+        assert_eq!(
+            fields[0].1,
+            Json::Number("12345678901234567890.123400".into())
+        );
         assert_eq!(fields[1].1, Json::Text("é😀\"\\\n".into()));
         let items = vec![Json::Null, Json::Bool(true), Json::Object(vec![])];
         assert_eq!(fields[2].1, Json::Array(items));
@@ -187,7 +203,17 @@ mod tests {
 
     #[test]
     fn broken_lines_are_errors() {
-        for text in ["", "{", "{\"a\"}", "[1,]", "\"a", "1 2", "nul", "\"\\ud800\"", "\"\\x\""] {
+        for text in [
+            "",
+            "{",
+            "{\"a\"}",
+            "[1,]",
+            "\"a",
+            "1 2",
+            "nul",
+            "\"\\ud800\"",
+            "\"\\x\"",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(parse(&"[".repeat(10_000)).is_err());

@@ -6,7 +6,11 @@ fn columns() -> Vec<Column> {
         data_type: data_type.parse().unwrap(),
         nullable: true,
     };
-    vec![column("user", "TEXT"), column("n", "BIGINT"), column("day", "DATE")]
+    vec![
+        column("user", "TEXT"),
+        column("n", "BIGINT"),
+        column("day", "DATE"),
+    ]
 }
 
 fn published<'a>(root: &Path, columns: &'a [Column], format: &'a Format) -> Published<'a> {
@@ -35,10 +39,20 @@ fn only_files_of_the_job_outside_of_staging_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let line = "{\"user\":\"a\",\"n\":1,\"day\":null}\n";
     fs::create_dir(dir.path().join(STAGING)).unwrap();
-    for name in ["part-00000001-1-1-0-0.ndjson", "part-0000beef-1-1-0-0.ndjson", "notes.txt"] {
+    for name in [
+        "part-00000001-1-1-0-0.ndjson",
+        "part-0000beef-1-1-0-0.ndjson",
+        "notes.txt",
+    ] {
         fs::write(dir.path().join(name), line).unwrap();
     }
-    fs::write(dir.path().join(STAGING).join("part-00000001-1-2-0-0.ndjson"), line).unwrap();
+    fs::write(
+        dir.path()
+            .join(STAGING)
+            .join("part-00000001-1-2-0-0.ndjson"),
+        line,
+    )
+    .unwrap();
 
     let rows = rows(&published(dir.path(), &columns(), &Format::Json)).unwrap();
 
@@ -49,10 +63,17 @@ fn only_files_of_the_job_outside_of_staging_are_read() {
 fn partition_columns_come_from_folders_and_are_decoded() {
     let dir = tempfile::tempdir().unwrap();
     let columns = columns();
-    for (folder, n) in [("user=a%2Fb/day=1970-01-02", 1), ("user=__HIVE_DEFAULT_PARTITION__/day=1970-01-01", 2)] {
+    for (folder, n) in [
+        ("user=a%2Fb/day=1970-01-02", 1),
+        ("user=__HIVE_DEFAULT_PARTITION__/day=1970-01-01", 2),
+    ] {
         let folder = dir.path().join(folder);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("part-00000001-x.ndjson"), format!("{{\"n\":{n}}}\n")).unwrap();
+        fs::write(
+            folder.join("part-00000001-x.ndjson"),
+            format!("{{\"n\":{n}}}\n"),
+        )
+        .unwrap();
     }
     let mut published = published(dir.path(), &columns, &Format::Json);
     published.partition_by = vec!["user".to_owned(), "day".to_owned()];
@@ -70,7 +91,11 @@ fn csv_tells_null_from_the_empty_string_and_carries_signs() {
     let columns = columns();
     let csv = "_op,user,n,day\n+I,\"\",1,\n-U,,1,1970-01-01\n+U,\"a,\"\"b\n\",2,\n";
     fs::write(dir.path().join("part-00000001-x.csv"), csv).unwrap();
-    let format = Format::Csv { header: true, delimiter: ',', null: None };
+    let format = Format::Csv {
+        header: true,
+        delimiter: ',',
+        null: None,
+    };
     let mut published = published(dir.path(), &columns, &format);
     published.changelog = ChangelogMode::Retract;
 
@@ -78,7 +103,10 @@ fn csv_tells_null_from_the_empty_string_and_carries_signs() {
 
     assert_eq!(rows[0], (vec![text(""), Cell::Int(1), Cell::Null], 1));
     assert_eq!(rows[1], (vec![Cell::Null, Cell::Int(1), Cell::Int(0)], -1));
-    assert_eq!(rows[2], (vec![text("a,\"b\n"), Cell::Int(2), Cell::Null], 1));
+    assert_eq!(
+        rows[2],
+        (vec![text("a,\"b\n"), Cell::Int(2), Cell::Null], 1)
+    );
 }
 
 #[test]
@@ -90,6 +118,9 @@ fn a_half_written_file_is_an_error_that_names_it() {
 
         let error = rows(&published(dir.path(), &columns, &Format::Json)).unwrap_err();
 
-        assert!(format!("{error:#}").contains("part-00000001-x.ndjson"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("part-00000001-x.ndjson"),
+            "{error:#}"
+        );
     }
 }

@@ -26,9 +26,12 @@ pub fn from_json(value: &Json, data_type: &DataType) -> Result<Cell> {
             Json::Text(text),
             DataType::Bytea | DataType::Date | DataType::Timestamp | DataType::TimestampTz,
         ) => from_text(text, data_type)?,
-        (Json::Array(items), DataType::List(item)) => {
-            Cell::Many(items.iter().map(|value| from_json(value, item)).collect::<Result<_>>()?)
-        }
+        (Json::Array(items), DataType::List(item)) => Cell::Many(
+            items
+                .iter()
+                .map(|value| from_json(value, item))
+                .collect::<Result<_>>()?,
+        ),
         (Json::Object(values), DataType::Struct(fields)) => {
             let cell = |(name, data_type): &(String, DataType)| {
                 let value = values.iter().find(|(field, _)| field == name);
@@ -56,7 +59,11 @@ pub fn from_text(text: &str, data_type: &DataType) -> Result<Cell> {
         DataType::Bytea => Cell::Bytes(base64(text)?.into()),
         DataType::Date => {
             let date: NaiveDate = text.parse()?;
-            Cell::Int(date.signed_duration_since(NaiveDate::default()).num_days().into())
+            Cell::Int(
+                date.signed_duration_since(NaiveDate::default())
+                    .num_days()
+                    .into(),
+            )
         }
         DataType::Timestamp => Cell::Int(micros(text)?.into()),
         DataType::TimestampTz => {
@@ -79,8 +86,13 @@ fn micros(text: &str) -> Result<i64> {
 /// A plain number without its point; its scale must be the column's.
 fn decimal(text: &str, scale: usize) -> Result<i128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    ensure!(fraction.len() == scale, "`{text}` is not written with {scale} decimals");
-    format!("{whole}{fraction}").parse().with_context(|| format!("read the decimal `{text}`"))
+    ensure!(
+        fraction.len() == scale,
+        "`{text}` is not written with {scale} decimals"
+    );
+    format!("{whole}{fraction}")
+        .parse()
+        .with_context(|| format!("read the decimal `{text}`"))
 }
 
 fn base64(text: &str) -> Result<Vec<u8>> {
@@ -120,12 +132,24 @@ mod tests {
     fn values_are_read_as_the_document_promises_to_write_them() {
         assert_eq!(text("-0.05", "DECIMAL(10,2)"), Some(Cell::Int(-5)));
         assert_eq!(text("12.5", "DECIMAL(10,2)"), None);
-        assert_eq!(text("-Infinity", "DOUBLE"), Some(Cell::Float(f64::NEG_INFINITY)));
+        assert_eq!(
+            text("-Infinity", "DOUBLE"),
+            Some(Cell::Float(f64::NEG_INFINITY))
+        );
         assert_eq!(text("1970-01-02", "DATE"), Some(Cell::Int(1)));
-        assert_eq!(text("1970-01-01T00:00:00.000001", "TIMESTAMP"), Some(Cell::Int(1)));
-        assert_eq!(text("1969-12-31T23:59:59Z", "TIMESTAMPTZ"), Some(Cell::Int(-1_000_000)));
+        assert_eq!(
+            text("1970-01-01T00:00:00.000001", "TIMESTAMP"),
+            Some(Cell::Int(1))
+        );
+        assert_eq!(
+            text("1969-12-31T23:59:59Z", "TIMESTAMPTZ"),
+            Some(Cell::Int(-1_000_000))
+        );
         assert_eq!(text("1969-12-31T23:59:59", "TIMESTAMPTZ"), None);
-        assert_eq!(text("AP+A", "BYTEA"), Some(Cell::Bytes([0, 255, 128].into())));
+        assert_eq!(
+            text("AP+A", "BYTEA"),
+            Some(Cell::Bytes([0, 255, 128].into()))
+        );
         assert_eq!(text("AA==", "BYTEA"), Some(Cell::Bytes([0].into())));
         assert_eq!(text("true", "BOOLEAN"), Some(Cell::Int(1)));
     }
@@ -136,7 +160,10 @@ mod tests {
         let value = json::parse(r#"{"b":["x",null],"a":7}"#).unwrap();
 
         let items = Cell::Many(vec![Cell::Text("x".into()), Cell::Null]);
-        assert_eq!(from_json(&value, &data_type).unwrap(), Cell::Many(vec![Cell::Int(7), items]));
+        assert_eq!(
+            from_json(&value, &data_type).unwrap(),
+            Cell::Many(vec![Cell::Int(7), items])
+        );
         assert!(from_json(&Json::Text("7".into()), &DataType::Int).is_err());
     }
 }
