@@ -68,8 +68,14 @@ impl<'g> Cluster<'g> {
             Some(table) if before.parallelism == parallelism => table.clone(),
             Some(table) => table.rescaled(parallelism),
         };
-        let mut cluster =
-            Self { graph, parallelism, assignment, tasks: BTreeMap::new(), before, checkpoints_n: 0 };
+        let mut cluster = Self {
+            graph,
+            parallelism,
+            assignment,
+            tasks: BTreeMap::new(),
+            before,
+            checkpoints_n: 0,
+        };
         for stage in (0..).map(StageIdx).take(graph.stages.len()) {
             for subtask in (0..parallelism).map(SubtaskIdx) {
                 let task = cluster.load(TaskId { stage, subtask })?;
@@ -86,14 +92,21 @@ impl<'g> Cluster<'g> {
     }
 
     fn load(&self, id: TaskId) -> Result<Task> {
-        let stage = self.graph.stages.get(id.stage.0 as usize).context("a stage")?;
+        let stage = self
+            .graph
+            .stages
+            .get(id.stage.0 as usize)
+            .context("a stage")?;
         let plan = TaskPlan {
             graph: self.graph,
             id,
             parallelism: self.parallelism,
             assignment: &self.assignment,
         };
-        let operators = stage.operators.iter().map(|operator| build(self.graph, id.stage, operator));
+        let operators = stage
+            .operators
+            .iter()
+            .map(|operator| build(self.graph, id.stage, operator));
         let mut core = TaskCore::new(&plan, operators.collect::<Result<_>>()?);
         for (idx, operator) in stage.operators.iter().enumerate() {
             match &operator.kind {
@@ -107,14 +120,25 @@ impl<'g> Cluster<'g> {
             }
         }
         let queues = core.channels().map(|_| VecDeque::new()).collect();
-        Ok(Task { core, queues, written: vec![], staged: vec![], snapshot: None })
+        Ok(Task {
+            core,
+            queues,
+            written: vec![],
+            staged: vec![],
+            snapshot: None,
+        })
     }
 
     /// The splits that a subtask reads: each source is one split, dealt by the source's number, so
     /// that at a higher parallelism sources are read in different subtasks.
     fn splits(&self, source: &OperatorUid, subtask: SubtaskIdx) -> Vec<SplitState> {
-        let sources = self.graph.operators().filter(|(_, o)| matches!(o.kind, OperatorKind::Source(_)));
-        let number = sources.take_while(|(_, operator)| operator.uid != *source).count() as u32;
+        let sources = self
+            .graph
+            .operators()
+            .filter(|(_, o)| matches!(o.kind, OperatorKind::Source(_)));
+        let number = sources
+            .take_while(|(_, operator)| operator.uid != *source)
+            .count() as u32;
         if SubtaskIdx(number % self.parallelism) != subtask {
             return Vec::new();
         }
@@ -127,25 +151,48 @@ impl<'g> Cluster<'g> {
                 weight: 1,
             }]
         };
-        let stored = self.before.splits.get(source).cloned().unwrap_or_else(first);
-        stored.into_iter().filter(|split| split.progress != SplitProgress::End).collect()
+        let stored = self
+            .before
+            .splits
+            .get(source)
+            .cloned()
+            .unwrap_or_else(first);
+        stored
+            .into_iter()
+            .filter(|split| split.progress != SplitProgress::End)
+            .collect()
     }
 
     /// State by way of stored bytes, as a restore reads it.
     fn restored(&self, uid: &OperatorUid, subtask: SubtaskIdx) -> Result<RestoredState> {
-        let old = self.before.assignment.as_ref().context("a checkpoint has its assignment")?;
-        let watermarks = self.before.watermarks.get(uid).context("the operator was there")?;
+        let old = self
+            .before
+            .assignment
+            .as_ref()
+            .context("a checkpoint has its assignment")?;
+        let watermarks = self
+            .before
+            .watermarks
+            .get(uid)
+            .context("the operator was there")?;
         let keeper = |group: KeyGroup| {
             let owner = old.owner(group);
-            let kept = watermarks.iter().find(|(subtask, _)| Some(*subtask) == owner);
+            let kept = watermarks
+                .iter()
+                .find(|(subtask, _)| Some(*subtask) == owner);
             kept.map_or(Watermark::NONE, |(_, watermark)| *watermark)
         };
-        let groups: Vec<(KeyGroup, Watermark)> =
-            self.assignment.groups_of(subtask).into_iter().map(|g| (g, keeper(g))).collect();
+        let groups: Vec<(KeyGroup, Watermark)> = self
+            .assignment
+            .groups_of(subtask)
+            .into_iter()
+            .map(|g| (g, keeper(g)))
+            .collect();
         let mut parts = Vec::new();
         for (stored, bytes) in self.before.parts.get(uid).into_iter().flatten() {
             let mut mine = stored.clone();
-            mine.blocks.retain(|block| groups.iter().any(|(group, _)| *group == block.group));
+            mine.blocks
+                .retain(|block| groups.iter().any(|(group, _)| *group == block.group));
             if mine.blocks.is_empty() {
                 continue;
             }
@@ -154,10 +201,22 @@ impl<'g> Cluster<'g> {
                 Ok((block.group, decode_block(&stored.key, block, bytes)?))
             };
             let blocks = mine.blocks.iter().map(block).collect::<Result<_>>()?;
-            parts.push(RestoredPart { kind: stored.kind.clone(), stored: mine, blocks });
+            parts.push(RestoredPart {
+                kind: stored.kind.clone(),
+                stored: mine,
+                blocks,
+            });
         }
-        let watermark = groups.iter().map(|(_, watermark)| *watermark).max().unwrap_or_default();
-        Ok(RestoredState { groups, watermark, parts })
+        let watermark = groups
+            .iter()
+            .map(|(_, watermark)| *watermark)
+            .max()
+            .unwrap_or_default();
+        Ok(RestoredState {
+            groups,
+            watermark,
+            parts,
+        })
     }
 
     fn end_readers_without_splits(&mut self) -> Result<()> {
@@ -175,7 +234,10 @@ impl<'g> Cluster<'g> {
         let mut sources = Vec::new();
         for id in self.tasks.keys() {
             let stage = self.graph.stages.get(id.stage.0 as usize);
-            for (idx, operator) in stage.into_iter().flat_map(|s| s.operators.iter().enumerate()) {
+            for (idx, operator) in stage
+                .into_iter()
+                .flat_map(|s| s.operators.iter().enumerate())
+            {
                 if matches!(operator.kind, OperatorKind::Source(_)) {
                     sources.push((*id, idx, operator.uid.clone()));
                 }
@@ -185,30 +247,52 @@ impl<'g> Cluster<'g> {
     }
 
     /// What the plan says about a source, and the columns that are read of it.
-    pub fn source(&self, name: &str) -> Result<(&'g SourceSpec, &'g [streamforge_core::job_graph::Column])> {
-        let found = self.graph.operators().find_map(|(_, operator)| match &operator.kind {
-            OperatorKind::Source(spec) if operator.node == name => {
-                Some((spec, operator.output.as_slice()))
-            }
-            _ => None,
-        });
+    pub fn source(
+        &self,
+        name: &str,
+    ) -> Result<(&'g SourceSpec, &'g [streamforge_core::job_graph::Column])> {
+        let found = self
+            .graph
+            .operators()
+            .find_map(|(_, operator)| match &operator.kind {
+                OperatorKind::Source(spec) if operator.node == name => {
+                    Some((spec, operator.output.as_slice()))
+                }
+                _ => None,
+            });
         found.with_context(|| format!("no source is named {name}"))
     }
 
     /// Reads record number `n` of a source: a row or, without one, a bad record.
-    pub fn read(&mut self, source: &str, n: u64, row: Option<RecordBatch>, raw: &str) -> Result<()> {
-        let owner = self.sources().into_iter().find(|(id, _, uid)| {
-            uid.0 == source && !self.splits(uid, id.subtask).is_empty()
-        });
+    pub fn read(
+        &mut self,
+        source: &str,
+        n: u64,
+        row: Option<RecordBatch>,
+        raw: &str,
+    ) -> Result<()> {
+        let owner = self
+            .sources()
+            .into_iter()
+            .find(|(id, _, uid)| uid.0 == source && !self.splits(uid, id.subtask).is_empty());
         let (id, operator, uid) = owner.with_context(|| format!("nobody reads {source}"))?;
         let (_, columns) = self.source(source)?;
         let name: std::sync::Arc<str> = source.into();
         let position = UInt64Array::from(vec![n; usize::from(row.is_some())]);
         let mut bad = BadRows::default();
         if row.is_none() {
-            bad.push(Some(raw.as_bytes()), "not a row".to_owned(), Some((&name, format!("{n}:{n}"))), None);
+            bad.push(
+                Some(raw.as_bytes()),
+                "not a row".to_owned(),
+                Some((&name, format!("{n}:{n}"))),
+                None,
+            );
         }
-        let origin = Some(Origin { source: name, row: position.clone(), offset: position });
+        let origin = Some(Origin {
+            source: name,
+            row: position.clone(),
+            offset: position,
+        });
         let split = SplitId(uid.0);
         let empty = || RecordBatch::new_empty(streamforge_engine::types::schema(columns));
         let batch = SourceBatch {
@@ -221,7 +305,10 @@ impl<'g> Cluster<'g> {
             progress: SplitProgress::At((n + 1).to_string()),
         };
         let task = self.tasks.get_mut(&id).context("a source's task")?;
-        ensure!(task.core.wake(operator, &split)?, "a bounded split is never idle");
+        ensure!(
+            task.core.wake(operator, &split)?,
+            "a bounded split is never idle"
+        );
         task.core.on_source_batch(operator, batch)?;
         self.run()
     }
@@ -236,7 +323,10 @@ impl<'g> Cluster<'g> {
             }
         }
         self.run()?;
-        ensure!(self.tasks.values().all(|task| task.core.is_ended()), "a task does not end");
+        ensure!(
+            self.tasks.values().all(|task| task.core.is_ended()),
+            "a task does not end"
+        );
         Ok(())
     }
 
@@ -264,7 +354,9 @@ impl<'g> Cluster<'g> {
             moved |= self.perform(*id)?;
             let channels_n = self.tasks.get(id).map_or(0, |task| task.queues.len());
             for channel in 0..channels_n {
-                let Some(task) = self.tasks.get_mut(id) else { continue };
+                let Some(task) = self.tasks.get_mut(id) else {
+                    continue;
+                };
                 if !task.core.takes(channel) {
                     continue;
                 }
@@ -295,21 +387,42 @@ impl<'g> Cluster<'g> {
                 let stage = self.graph.edges.get(edge).context("an edge")?.to_stage;
                 let receiver = TaskId { stage, subtask: to };
                 let receiver = self.tasks.get_mut(&receiver).context("a receiver")?;
-                let channel = Channel { edge, sender: id.subtask };
+                let channel = Channel {
+                    edge,
+                    sender: id.subtask,
+                };
                 let at = receiver.core.channels().position(|other| other == channel);
-                let queue = at.and_then(|at| receiver.queues.get_mut(at)).context("a channel")?;
+                let queue = at
+                    .and_then(|at| receiver.queues.get_mut(at))
+                    .context("a channel")?;
                 queue.push_back(element);
             }
             Effect::Answer { channel, watermark } => {
-                let stage = self.graph.edges.get(channel.edge).context("an edge")?.from_stage;
-                let sender = TaskId { stage, subtask: channel.sender };
+                let stage = self
+                    .graph
+                    .edges
+                    .get(channel.edge)
+                    .context("an edge")?
+                    .from_stage;
+                let sender = TaskId {
+                    stage,
+                    subtask: channel.sender,
+                };
                 let sender = self.tasks.get_mut(&sender).context("a sender")?;
                 sender.core.on_answer(channel.edge, id.subtask, watermark)?;
             }
             Effect::Write { operator, batch } => {
-                let stage = self.graph.stages.get(id.stage.0 as usize).context("a stage")?;
+                let stage = self
+                    .graph
+                    .stages
+                    .get(id.stage.0 as usize)
+                    .context("a stage")?;
                 let uid = stage.operators.get(operator).context("a sink")?.uid.clone();
-                self.tasks.get_mut(&id).context("a task")?.written.push((uid, batch));
+                self.tasks
+                    .get_mut(&id)
+                    .context("a task")?
+                    .written
+                    .push((uid, batch));
             }
             Effect::Snapshot(snapshot) => {
                 let task = self.tasks.get_mut(&id).context("a task")?;
@@ -327,8 +440,15 @@ impl<'g> Cluster<'g> {
     pub fn checkpoint(&mut self) -> Result<(Checkpoint, Written)> {
         self.checkpoints_n += 1;
         let id = CheckpointId::from_stored(self.checkpoints_n);
-        let barrier = Barrier { id, kind: CheckpointKind::Ordinary };
-        for task in self.tasks.values_mut().filter(|task| task.queues.is_empty()) {
+        let barrier = Barrier {
+            id,
+            kind: CheckpointKind::Ordinary,
+        };
+        for task in self
+            .tasks
+            .values_mut()
+            .filter(|task| task.queues.is_empty())
+        {
             task.core.on_checkpoint(barrier)?;
         }
         self.run()?;
@@ -342,10 +462,17 @@ impl<'g> Cluster<'g> {
             ..Checkpoint::default()
         };
         for (id, task) in &mut self.tasks {
-            let snapshot = task.snapshot.take().with_context(|| format!("task {id}: no snapshot"))?;
+            let snapshot = task
+                .snapshot
+                .take()
+                .with_context(|| format!("task {id}: no snapshot"))?;
             published.append(&mut task.staged);
             for (uid, counters) in &snapshot.counters {
-                checkpoint.ledger.entry(uid.clone()).or_default().add(counters);
+                checkpoint
+                    .ledger
+                    .entry(uid.clone())
+                    .or_default()
+                    .add(counters);
             }
             for (uid, splits) in snapshot.splits {
                 if !splits.is_empty() {

@@ -19,11 +19,17 @@ use streamforge_engine::task::Chained;
 
 /// The implementation of one operator.
 pub fn build(graph: &JobGraph, stage: StageIdx, operator: &Operator) -> Result<Chained> {
-    let named = Named { uid: operator.uid.0.clone(), node: operator.node.clone() };
+    let named = Named {
+        uid: operator.uid.0.clone(),
+        node: operator.node.clone(),
+    };
     let input = input_columns(graph, stage, operator);
     let evaluator = |expr: &Expr| -> Result<Evaluator> {
         let expr_compiled = streamforge_plan::compile(expr, &input)?;
-        Ok(Evaluator { sql: expr.sql.clone(), expr: expr_compiled })
+        Ok(Evaluator {
+            sql: expr.sql.clone(),
+            expr: expr_compiled,
+        })
     };
     Ok(match &operator.kind {
         OperatorKind::Source(spec) => {
@@ -35,13 +41,21 @@ pub fn build(graph: &JobGraph, stage: StageIdx, operator: &Operator) -> Result<C
                 })
             });
             let event_time = event_time.transpose()?;
-            Chained::Source(SourceOperator::new(named, event_time, spec.on_bad_record, spec.bounded))
+            Chained::Source(SourceOperator::new(
+                named,
+                event_time,
+                spec.on_bad_record,
+                spec.bounded,
+            ))
         }
         OperatorKind::Filter { predicate } => {
             Chained::Operator(Box::new(Filter::new(named, evaluator(predicate)?)))
         }
         OperatorKind::Project { items } => {
-            let items = items.iter().map(|item| evaluator(&item.expr)).collect::<Result<_>>()?;
+            let items = items
+                .iter()
+                .map(|item| evaluator(&item.expr))
+                .collect::<Result<_>>()?;
             Chained::Operator(Box::new(Project::new(named, items, &operator.output)))
         }
         OperatorKind::Unnest { item } => {
@@ -51,13 +65,20 @@ pub fn build(graph: &JobGraph, stage: StageIdx, operator: &Operator) -> Result<C
         OperatorKind::Union => Chained::Operator(Box::new(Union::new(named, &operator.output))),
         OperatorKind::WindowPartial(spec) => {
             let windowed = Windowed::new(spec.clone(), &named)?;
-            let evaluators =
-                windowed.expressions().into_iter().map(evaluator).collect::<Result<_>>()?;
+            let evaluators = windowed
+                .expressions()
+                .into_iter()
+                .map(evaluator)
+                .collect::<Result<_>>()?;
             Chained::Operator(Box::new(WindowPartial::new(named, windowed, evaluators)))
         }
         OperatorKind::WindowFinal(spec) => {
             let windowed = Windowed::new(spec.clone(), &named)?;
-            Chained::Operator(Box::new(WindowFinal::new(named, windowed, graph.max_parallelism)))
+            Chained::Operator(Box::new(WindowFinal::new(
+                named,
+                windowed,
+                graph.max_parallelism,
+            )))
         }
         OperatorKind::Sink(_) => Chained::Sink(named),
     })
@@ -73,12 +94,19 @@ fn input_columns(graph: &JobGraph, stage: StageIdx, operator: &Operator) -> Vec<
             None => return Vec::new(),
         },
     };
-    let producer = graph.stages.get(stage.0 as usize).and_then(|stage| stage.operators.get(idx));
-    match (port, producer.map(|producer| (&producer.kind, &producer.output))) {
+    let producer = graph
+        .stages
+        .get(stage.0 as usize)
+        .and_then(|stage| stage.operators.get(idx));
+    match (
+        port,
+        producer.map(|producer| (&producer.kind, &producer.output)),
+    ) {
         (Port::Bad, _) => bad_columns(),
-        (Port::Late, Some((OperatorKind::WindowPartial(spec) | OperatorKind::WindowFinal(spec), _))) => {
-            late_columns(&spec.input)
-        }
+        (
+            Port::Late,
+            Some((OperatorKind::WindowPartial(spec) | OperatorKind::WindowFinal(spec), _)),
+        ) => late_columns(&spec.input),
         (_, Some((_, output))) => output.clone(),
         (_, None) => Vec::new(),
     }

@@ -24,8 +24,12 @@ pub enum Mode {
 }
 
 /// All of them.
-pub const MODES: [Mode; 4] =
-    [Mode::Straight, Mode::CrashAfterEveryLine, Mode::RescaleAfterEveryLine, Mode::Parallel];
+pub const MODES: [Mode; 4] = [
+    Mode::Straight,
+    Mode::CrashAfterEveryLine,
+    Mode::RescaleAfterEveryLine,
+    Mode::Parallel,
+];
 
 /// Plays `text` in every mode; an error says in which one what differs.
 pub fn play_all(text: &str) -> Result<()> {
@@ -45,7 +49,10 @@ pub fn play_all(text: &str) -> Result<()> {
 
 /// Everything that one way of playing publishes.
 fn play(story: &Story, graph: &JobGraph, mode: Mode) -> Result<Written> {
-    let crashes = matches!(mode, Mode::CrashAfterEveryLine | Mode::RescaleAfterEveryLine);
+    let crashes = matches!(
+        mode,
+        Mode::CrashAfterEveryLine | Mode::RescaleAfterEveryLine
+    );
     let mut published = Written::new();
     let mut checkpoint = Checkpoint::default();
     let mut next = 0;
@@ -79,16 +86,26 @@ fn play(story: &Story, graph: &JobGraph, mode: Mode) -> Result<Written> {
 fn read(story: &Story, cluster: &mut Cluster<'_>, lines: std::ops::Range<usize>) -> Result<()> {
     for idx in lines {
         let line = story.lines.get(idx).context("a line")?;
-        let before = story.lines.iter().take(idx).filter(|other| other.source == line.source);
+        let before = story
+            .lines
+            .iter()
+            .take(idx)
+            .filter(|other| other.source == line.source);
         let n = before.count() as u64;
         let (spec, columns) = cluster.source(&line.source)?;
-        let declared: Vec<Column> = spec.columns.iter().map(|column| column.column.clone()).collect();
+        let declared: Vec<Column> = spec
+            .columns
+            .iter()
+            .map(|column| column.column.clone())
+            .collect();
         let row = match line.record.strip_prefix('!') {
             Some(_) => None,
             None => Some(parse(&line.record, &declared, columns).context(line.record.clone())?),
         };
         let raw = line.record.trim_start_matches('!');
-        cluster.read(&line.source, n, row, raw).with_context(|| format!("read {}", line.record))?;
+        cluster
+            .read(&line.source, n, row, raw)
+            .with_context(|| format!("read {}", line.record))?;
     }
     Ok(())
 }
@@ -99,7 +116,10 @@ fn finish(mut cluster: Cluster<'_>, mut published: Written) -> Result<Written> {
     let (last, rows) = cluster.checkpoint()?;
     published.extend(rows);
     for (uid, counters) in &last.ledger {
-        ensure!(counters.balances(), "T3: the ledger of {uid} does not balance: {counters:?}");
+        ensure!(
+            counters.balances(),
+            "T3: the ledger of {uid} does not balance: {counters:?}"
+        );
     }
     Ok(published)
 }
@@ -115,14 +135,24 @@ fn compare(story: &Story, written: &Written, mode: Mode) -> Result<()> {
             rows.extend(show(&batch.rows, batch.ops.as_ref())?);
         }
         let found: Vec<String> = if output.steps {
-            rows.iter().map(|row| format!("{} {}", row.op.text(), row.text)).collect()
+            rows.iter()
+                .map(|row| format!("{} {}", row.op.text(), row.text))
+                .collect()
         } else {
             let mut net: BTreeMap<String, i64> = BTreeMap::new();
             for row in rows {
-                let sign = if matches!(row.op, RowOp::Insert | RowOp::UpdateAfter) { 1 } else { -1 };
+                let sign = if matches!(row.op, RowOp::Insert | RowOp::UpdateAfter) {
+                    1
+                } else {
+                    -1
+                };
                 *net.entry(row.text).or_default() += sign;
             }
-            ensure!(net.values().all(|n| *n >= 0), "{}: rows taken back that were not sent", output.name);
+            ensure!(
+                net.values().all(|n| *n >= 0),
+                "{}: rows taken back that were not sent",
+                output.name
+            );
             let times = |(text, n): (String, i64)| {
                 std::iter::repeat_n(text, usize::try_from(n).unwrap_or(0))
             };

@@ -61,7 +61,10 @@ impl Story {
             };
             read.with_context(|| format!("line {}: {raw}", number + 1))?;
         }
-        ensure!(!story.lines.is_empty() && !story.outputs.is_empty(), "no input or no output");
+        ensure!(
+            !story.lines.is_empty() && !story.outputs.is_empty(),
+            "no input or no output"
+        );
         Ok(story)
     }
 
@@ -71,11 +74,17 @@ impl Story {
             "transforms:" => Section::Transforms,
             "in:" => Section::In,
             _ => {
-                let name = heading.strip_suffix(':').context("a heading ends with `:`")?;
+                let name = heading
+                    .strip_suffix(':')
+                    .context("a heading ends with `:`")?;
                 let (kind, name) = name.split_once(' ').context("write `out NAME:`")?;
                 ensure!(matches!(kind, "out" | "steps"), "unknown section {kind}");
                 let (name, steps) = (name.to_owned(), kind == "steps");
-                self.outputs.push(Output { name, rows: Vec::new(), steps });
+                self.outputs.push(Output {
+                    name,
+                    rows: Vec::new(),
+                    steps,
+                });
                 Section::Out
             }
         })
@@ -88,7 +97,8 @@ impl Story {
                 let (name, rest) = line.split_once(':').context("write `name: columns`")?;
                 let (columns, disorder) = rest.split_once("| disorder").unwrap_or((rest, "0s"));
                 let text = |text: &str| text.trim().to_owned();
-                self.sources.push((text(name), text(columns), text(disorder)));
+                self.sources
+                    .push((text(name), text(columns), text(disorder)));
             }
             Section::Transforms => {
                 self.transforms.push_str("  ");
@@ -98,7 +108,10 @@ impl Story {
             Section::In => {
                 let (source, record) = line.split_once(':').context("write `source: record`")?;
                 let source = source.trim().to_owned();
-                self.lines.push(Line { source, record: record.trim().to_owned() });
+                self.lines.push(Line {
+                    source,
+                    record: record.trim().to_owned(),
+                });
             }
             Section::Out => {
                 let output = self.outputs.last_mut().context("a section was begun")?;
@@ -110,9 +123,10 @@ impl Story {
 
     /// The document: one sink per output, named `out_<number>`.
     pub fn document(&self) -> Result<String> {
-        let mut text = "apiVersion: streamforge.io/v1alpha1\nkind: StreamJob\nmetadata: {name: story}\n\
+        let mut text =
+            "apiVersion: streamforge.io/v1alpha1\nkind: StreamJob\nmetadata: {name: story}\n\
                         spec:\n  maxParallelism: 16\n  sources:\n"
-            .to_owned();
+                .to_owned();
         for (name, columns, disorder) in &self.sources {
             text += &format!("  - name: {name}\n    file: {{path: /story/{name}.ndjson}}\n");
             text += "    format: {json: {}}\n    schema:\n";
@@ -128,7 +142,10 @@ impl Story {
         }
         text += "  sinks:\n";
         for (number, output) in self.outputs.iter().enumerate() {
-            text += &format!("  - {{name: out_{number}, from: {}, blackhole: {{}}}}\n", output.name);
+            text += &format!(
+                "  - {{name: out_{number}, from: {}, blackhole: {{}}}}\n",
+                output.name
+            );
         }
         Ok(text)
     }
@@ -139,5 +156,6 @@ fn without_comment(line: &str) -> &str {
     if line.starts_with('#') {
         return "";
     }
-    line.find("  #").map_or(line, |at| line.get(..at).unwrap_or(line))
+    line.find("  #")
+        .map_or(line, |at| line.get(..at).unwrap_or(line))
 }
