@@ -55,7 +55,8 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
         && std::io::stderr().is_terminal()
         // A table on the same terminal and a view that moves the cursor do not go together.
         && !(prints(&document) && std::io::stdout().is_terminal());
-    start_log(&screen, &document.loaded.spec, live);
+    let quiet = live || args.progress == ProgressMode::None;
+    start_log(&screen, &document.loaded.spec, quiet);
     document::print_problems(&document.loaded.notes);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -129,13 +130,13 @@ fn prints(document: &Document) -> bool {
         .any(|sink| sink.print.is_some())
 }
 
-fn start_log(screen: &Screen, spec: &StreamJobSpec, live: bool) {
+fn start_log(screen: &Screen, spec: &StreamJobSpec, quiet: bool) {
     use tracing_subscriber::EnvFilter;
     let level = match spec.logging.level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
-        // The view shows what is said at this level, and better.
-        LogLevel::Info if live => "warn",
+        // The view shows what is said at this level, and better; `--progress none` asks for less.
+        LogLevel::Info if quiet => "warn",
         LogLevel::Info => "info",
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
