@@ -51,7 +51,7 @@ impl<S: Sum> Accumulator for Avg<S> {
         self.counts.resize(rows.groups_n, 0);
         let counts = &mut self.counts;
         rows.for_each(arg.and_then(|arg| arg.nulls()), |_, group| {
-            counts[group] += 1
+            counts[group] += 1;
         });
         Ok(())
     }

@@ -17,7 +17,7 @@ impl Accumulator for Count {
         self.counts.resize(rows.groups_n, 0);
         let counts = &mut self.counts;
         rows.for_each(arg.and_then(|arg| arg.nulls()), |_, group| {
-            counts[group] += 1
+            counts[group] += 1;
         });
         Ok(())
     }

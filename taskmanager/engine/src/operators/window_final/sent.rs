@@ -4,6 +4,7 @@
 //! into checkpoints. A correction takes back exactly that row, whatever would be computed now.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -173,8 +174,8 @@ impl Sent {
             let is_bad = bad.binary_search(&row).is_ok();
             let mut op_of_new = RowOp::Insert;
             if let Said::Row { batch, row: old } = before {
-                if !compare.contains_key(&batch) {
-                    compare.insert(batch, comparators(&self.batches[batch], new, self.keys_n)?);
+                if let Entry::Vacant(vacant) = compare.entry(batch) {
+                    vacant.insert(comparators(&self.batches[batch], new, self.keys_n)?);
                 }
                 let same = compare[&batch]
                     .iter()
