@@ -1,4 +1,8 @@
 //! `kind: StreamJob`.
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "printer columns share words; each is an attribute of its own"
+)]
 
 use kube::CustomResource;
 use schemars::JsonSchema;
