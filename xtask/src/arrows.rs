@@ -63,7 +63,15 @@ const OURS: &[(&str, &[&str])] = &[
     ),
     (
         "sim",
-        &["core", "plan", "store", "coordinator", "host", "engine", "state"],
+        &[
+            "core",
+            "plan",
+            "store",
+            "coordinator",
+            "host",
+            "engine",
+            "state",
+        ],
     ),
     // Starts the binary as a process and sees only what a user sees.
     ("process", &[]),
