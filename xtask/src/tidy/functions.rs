@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use proc_macro2::Span;
 use syn::visit::{self, Visit};
 
+use super::rust::is_test_file;
 use crate::repo::{File, Finding};
 
 /// Lines of code in a function: one screen.
@@ -75,7 +76,7 @@ fn ratchet(
         ..
     } = function;
     // A test may be one long table.
-    if *code_lines <= LINES_MAX || function.is_test {
+    if *code_lines <= LINES_MAX || is_test_file(&file.path) {
         return;
     }
     let what = match listed.remove(&format!("{}::{name}", file.path)) {
