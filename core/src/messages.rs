@@ -31,6 +31,24 @@ pub struct Stamp {
     pub epoch: Epoch,
 }
 
+/// The newest coordinator and attempt that a task manager has heard of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Newest {
+    generation: Generation,
+    epoch: Epoch,
+}
+
+impl Newest {
+    /// C5: a lower generation is refused whatever its epoch; then a lower epoch.
+    pub fn admits(&mut self, stamp: &Stamp) -> bool {
+        let admitted = (stamp.generation, stamp.epoch) >= (self.generation, self.epoch);
+        if admitted {
+            (self.generation, self.epoch) = (stamp.generation, stamp.epoch);
+        }
+        admitted
+    }
+}
+
 /// From the coordinator to a task manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Command {
@@ -171,4 +189,32 @@ pub struct Progress {
     pub held_back_by: BTreeMap<OperatorUid, String>,
     /// Per source: units read and units in all (0: unbounded), in the connector's unit.
     pub read: BTreeMap<OperatorUid, (u64, u64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(generation: u64, epoch: u64) -> Stamp {
+        Stamp {
+            job: JobId("j".to_owned()),
+            generation: Generation::from_stored(generation),
+            epoch: Epoch::from_stored(epoch),
+        }
+    }
+
+    #[test]
+    fn lower_generation_is_refused_whatever_its_epoch_c5() {
+        let mut newest = Newest::default();
+
+        assert!(newest.admits(&stamp(2, 5)));
+        assert!(
+            !newest.admits(&stamp(1, 6)),
+            "an older coordinator's newer epoch"
+        );
+        assert!(!newest.admits(&stamp(2, 4)));
+        assert!(newest.admits(&stamp(2, 5)), "the same speaks again");
+        assert!(newest.admits(&stamp(3, 6)));
+        assert!(!newest.admits(&stamp(2, 9)));
+    }
 }

@@ -4,7 +4,7 @@
 //! that fails or panics ends the attempt: the coordinator hears of it and decides.
 //! Start at: [`Attempt::prepare`], then [`Attempt::start`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,11 +12,12 @@ use std::thread::JoinHandle;
 use streamforge_connectors::files::sink::WriterName;
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId};
-use streamforge_core::job_graph::OperatorKind;
+use streamforge_core::job_graph::{Operator, OperatorKind};
 use streamforge_core::manifest::{SplitState, StagedInterval};
 use streamforge_core::messages::{Deployment, Event, Progress, Stamp};
 use streamforge_engine::error::Recovery;
 use streamforge_engine::sink::Publisher;
+use streamforge_engine::staged::Staged;
 use streamforge_engine::task::{TaskCore, TaskPlan};
 use streamforge_state::restore::load_operator;
 use tokio::runtime::Handle;
@@ -28,9 +29,8 @@ use crate::manager::Context;
 use crate::pace::Pace;
 use crate::progress::{TaskProgress, combine};
 use crate::registry;
-use crate::staged::Staged;
 use crate::task::{Reader, Route, TaskShell, Writer};
-use crate::upload::{Uploader, with_causes};
+use crate::upload::{Upload, Uploader, with_causes};
 
 /// Checkpoints of one task that may wait for its uploader.
 const UPLOADS_MAX: usize = 2;
@@ -136,6 +136,8 @@ struct Building<'a> {
     context: &'a Context,
     stamp: &'a Stamp,
     deployment: &'a Deployment,
+    /// What the sources listed, on a first start.
+    listed: &'a Splits,
     inboxes: &'a BTreeMap<TaskId, Arc<Inbox>>,
     staged: &'a Arc<Staged>,
     events: &'a mpsc::Sender<Event>,
@@ -172,13 +174,14 @@ impl Building<'_> {
         }
     }
 
-    /// Every split of a source that the restored manifest knows.
+    /// Every split of a source that this attempt begins with, those of all readers and the ended
+    /// ones: a reader that looks for new splits takes none of them.
     fn known(&self, source: &OperatorUid) -> Vec<SplitState> {
-        let restored = self.deployment.restore.as_ref();
-        restored
-            .and_then(|manifest| manifest.sources.get(source))
-            .cloned()
-            .unwrap_or_default()
+        let splits = match &self.deployment.restore {
+            Some(manifest) => manifest.sources.get(source),
+            None => self.listed.get(source),
+        };
+        splits.cloned().unwrap_or_default()
     }
 
     async fn core(&self, id: TaskId) -> Result<TaskCore, Error> {
@@ -211,61 +214,48 @@ impl Building<'_> {
         Ok(core)
     }
 
-    async fn shell(&self, id: TaskId) -> Result<TaskShell, Error> {
-        let core = self.core(id).await?;
-        let plan = self.plan(id);
-        let stage = self.deployment.graph.stages.get(id.stage.0 as usize);
-        let operators = stage
-            .map(|stage| stage.operators.as_slice())
-            .unwrap_or_default();
-        let mut reader = None;
-        let mut writers = BTreeMap::new();
-        let mut source = None;
-        for (idx, operator) in operators.iter().enumerate() {
-            match &operator.kind {
-                OperatorKind::Source(spec) => {
-                    source = Some(operator.uid.clone());
-                    let share = |limit| Pace::share(limit, self.deployment.parallelism);
-                    reader = Some(Reader {
-                        operator: idx,
-                        reader: registry::open_reader(
-                            operator,
-                            spec,
-                            &plan,
-                            self.known(&operator.uid),
-                        )?,
-                        pace: spec.rate_limit.map(share),
-                    });
-                }
-                OperatorKind::Sink(spec) => {
-                    let slot = SlotId {
-                        sink: operator.uid.clone(),
-                        slot: id.subtask.0,
-                    };
-                    let name = WriterName {
-                        job: self.stamp.job.clone(),
-                        slot: slot.clone(),
-                        epoch: self.stamp.epoch,
-                        first_id: self.deployment.first_id,
-                    };
-                    let share = |limit| Pace::share(limit, self.deployment.parallelism);
-                    let writer = connectors::open_writer(spec, name, self.context.terminal)?;
-                    writers.insert(
-                        idx,
-                        Writer {
-                            slot,
-                            writer,
-                            pace: spec.rate_limit.map(share),
-                        },
-                    );
-                }
-                _ => {}
-            }
-        }
-        self.staged.register(
-            id,
-            writers.values().map(|writer| writer.slot.clone()).collect(),
-        );
+    fn pace(&self, rows_per_second: Option<u64>) -> Option<Pace> {
+        rows_per_second.map(|limit| Pace::share(limit, self.deployment.parallelism))
+    }
+
+    fn reader(&self, id: TaskId, idx: usize, source: &Operator) -> Result<Option<Reader>, Error> {
+        let OperatorKind::Source(spec) = &source.kind else {
+            return Ok(None);
+        };
+        let known = self.known(&source.uid);
+        let reader = registry::open_reader(source, spec, &self.plan(id), known)?;
+        let pace = self.pace(spec.rate_limit);
+        Ok(Some(Reader {
+            operator: idx,
+            reader,
+            pace,
+        }))
+    }
+
+    fn writer(&self, id: TaskId, sink: &Operator) -> Result<Option<Writer>, Error> {
+        let OperatorKind::Sink(spec) = &sink.kind else {
+            return Ok(None);
+        };
+        let slot = SlotId {
+            sink: sink.uid.clone(),
+            slot: id.subtask.0,
+        };
+        let name = WriterName {
+            job: self.stamp.job.clone(),
+            slot: slot.clone(),
+            epoch: self.stamp.epoch,
+            first_id: self.deployment.first_id,
+        };
+        let writer = connectors::open_writer(spec, name, self.context.terminal)?;
+        Ok(Some(Writer {
+            slot,
+            writer,
+            pace: self.pace(spec.rate_limit),
+        }))
+    }
+
+    /// Starts the task's uploader; it ends when the sender is dropped.
+    fn uploads(&self, id: TaskId) -> mpsc::Sender<Upload> {
         let (uploads, waiting) = mpsc::channel(UPLOADS_MAX);
         let uploader = Uploader {
             task: id,
@@ -275,25 +265,43 @@ impl Building<'_> {
             events: self.events.clone(),
             objects_n: 0,
             late_log: Vec::new(),
+            late_rows: VecDeque::new(),
         };
         tokio::spawn(uploader.run(waiting));
-        let inbox = self
-            .inboxes
-            .get(&id)
-            .map(Arc::clone)
-            .unwrap_or_else(|| Arc::new(Inbox::new(0)));
+        uploads
+    }
+
+    async fn shell(&self, id: TaskId) -> Result<TaskShell, Error> {
+        let core = self.core(id).await?;
+        let stage = self.deployment.graph.stages.get(id.stage.0 as usize);
+        let operators = stage
+            .map(|stage| stage.operators.as_slice())
+            .unwrap_or_default();
+        let (mut source, mut reader, mut writers) = (None, None, BTreeMap::new());
+        for (idx, operator) in operators.iter().enumerate() {
+            if let Some(opened) = self.reader(id, idx, operator)? {
+                (source, reader) = (Some(operator.uid.clone()), Some(opened));
+            }
+            if let Some(opened) = self.writer(id, operator)? {
+                writers.insert(idx, opened);
+            }
+        }
+        let slots = writers.values().map(|writer| writer.slot.clone()).collect();
+        self.staged.register(id, slots);
+        let inbox = self.inboxes.get(&id).map(Arc::clone);
         Ok(TaskShell {
             core,
-            inbox,
+            inbox: inbox.unwrap_or_else(|| Arc::new(Inbox::new(0))),
             routes: self.routes(id),
             senders: self.senders(id),
             reader,
             writers,
-            uploads,
+            uploads: self.uploads(id),
             events: self.events.clone(),
             progress: Arc::new(TaskProgress::new(source)),
             runtime: Handle::current(),
             clock: self.clock,
+            step_began_us: 0,
         })
     }
 
@@ -360,10 +368,16 @@ impl Attempt {
             .map(|id| (*id, Arc::new(Inbox::new(plan(*id).channels().len()))))
             .collect();
         let staged = Arc::new(Staged::default());
+        let splits = if deployment.restore.is_none() {
+            list_splits(&deployment).await?
+        } else {
+            Splits::new()
+        };
         let building = Building {
             context,
             stamp: &stamp,
             deployment: &deployment,
+            listed: &splits,
             inboxes: &inboxes,
             staged: &staged,
             events: &events,
@@ -374,11 +388,6 @@ impl Attempt {
         for id in &ids {
             shells.push(building.shell(*id).await?);
         }
-        let splits = if deployment.restore.is_none() {
-            list_splits(&deployment).await?
-        } else {
-            Splits::new()
-        };
         let source_tasks: Vec<TaskId> = shells
             .iter()
             .filter(|shell| shell.reader.is_some())

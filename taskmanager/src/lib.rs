@@ -11,7 +11,6 @@ pub mod manager;
 pub mod pace;
 pub mod progress;
 pub mod registry;
-pub mod staged;
 pub mod task;
 pub mod upload;
 

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use streamforge_core::ids::{Epoch, Generation, SlotId};
+use streamforge_core::ids::SlotId;
 use streamforge_core::manifest::StagedInterval;
-use streamforge_core::messages::{Command, Event, Stamp};
+use streamforge_core::messages::{Command, Event, Newest, Stamp};
 use streamforge_store::ObjectStore;
 use tokio::sync::mpsc;
 
@@ -30,26 +30,6 @@ pub struct Context {
     pub secrets: Option<PathBuf>,
     /// Whether somebody looks at what `print` prints; `None`: find out.
     pub terminal: Option<bool>,
-}
-
-/// The newest coordinator and attempt heard of.
-#[derive(Clone, Copy, Debug, Default)]
-struct Newest {
-    generation: Generation,
-    epoch: Epoch,
-}
-
-impl Newest {
-    /// C5: a lower generation is refused whatever its epoch; then a lower epoch.
-    fn admits(&mut self, stamp: &Stamp) -> bool {
-        let newer = stamp.generation > self.generation
-            || (stamp.generation == self.generation && stamp.epoch >= self.epoch);
-        if newer {
-            self.generation = stamp.generation;
-            self.epoch = stamp.epoch;
-        }
-        newer
-    }
 }
 
 /// Works until the coordinator's channel closes.

@@ -123,7 +123,7 @@ pub fn build(operator: &OperatorSpec, graph: &JobGraph, task: TaskId) -> Result<
 
 pub use streamforge_connectors::registry::open_enumerator;
 
-/// A source's reader for one subtask. `known`: every split that the restored manifest knows.
+/// A source's reader for one subtask. `known`: every split the attempt begins with.
 pub fn open_reader(
     operator: &OperatorSpec,
     spec: &SourceSpec,

@@ -82,6 +82,8 @@ pub struct TaskShell {
     pub runtime: Handle,
     /// Time.
     pub clock: Clock,
+    /// When the step under way began: what it does for a checkpoint counts as freeze.
+    pub step_began_us: u64,
 }
 
 enum Flow {
@@ -100,7 +102,9 @@ impl TaskShell {
             if let Flow::Over = self.perform()? {
                 return Ok(());
             }
-            let now_ms = self.clock.now_ms();
+            let now_us = self.clock.now_us();
+            let now_ms = now_us / 1000;
+            self.step_began_us = now_us;
             self.core.set_now_ms(now_ms);
             if now_ms >= shown_ms + PROGRESS_EVERY_MS {
                 shown_ms = now_ms;
@@ -127,7 +131,9 @@ impl TaskShell {
 
     fn step_channels(&mut self) -> Result<Flow, Error> {
         let core = &self.core;
-        match self.inbox.next(|channel| core.takes(channel), QUIET) {
+        let next = self.inbox.next(|channel| core.takes(channel), QUIET);
+        self.step_began_us = self.clock.now_us();
+        match next {
             Next::Cancelled => return Ok(Flow::Over),
             Next::Nothing => self.core.on_quiet()?,
             Next::Element(channel, element) => self.core.on_element(channel, element)?,
@@ -357,7 +363,6 @@ impl TaskShell {
     /// Stages every sink and hands the rest to the uploader.
     fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
         let Barrier { id, kind } = snapshot.barrier;
-        let began_us = self.clock.now_us();
         let closing = matches!(kind, CheckpointKind::Stop | CheckpointKind::Final);
         let mut staged = Vec::new();
         for writer in self.writers.values_mut() {
@@ -369,7 +374,7 @@ impl TaskShell {
             }
         }
         self.show();
-        let freeze_us = self.clock.now_us() - began_us;
+        let freeze_us = self.clock.now_us().saturating_sub(self.step_began_us);
         let upload = Upload {
             snapshot,
             staged,

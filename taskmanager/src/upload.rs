@@ -3,22 +3,24 @@
 //! Owns: converting sealed tables, writing parts and late log, and the acknowledgement. One uploader
 //! per task works its checkpoints off in order, so what an acknowledgement lists is durable.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use arrow::compute::concat_batches;
+use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, TaskId};
 use streamforge_core::manifest::{ObjectRef, PartRef, StagedInterval};
 use streamforge_core::messages::{Event, Stamp, TaskSnapshot};
 use streamforge_core::object_key::{LATE, PARTS, Writer};
 use streamforge_engine::operator::OperatorSnapshot;
+use streamforge_engine::staged::Staged;
 use streamforge_engine::state::StatePart;
 use streamforge_engine::task::CoreSnapshot;
 use streamforge_state::late_log::encode_late_log;
 use streamforge_state::part::encode_part;
 use streamforge_store::{Condition, ObjectStore, Put};
 use tokio::sync::mpsc;
-
-use crate::staged::Staged;
 
 /// What a task hands over at a barrier.
 #[derive(Debug)]
@@ -77,6 +79,30 @@ pub struct Uploader {
     pub objects_n: u64,
     /// Late log objects of this attempt.
     pub late_log: Vec<ObjectRef>,
+    /// Late rows that are not in an object yet: an attempt that could not be acknowledged leaves
+    /// them to the next one, or a late record would end nowhere (T3).
+    pub late_rows: VecDeque<(OperatorUid, RecordBatch)>,
+}
+
+/// One batch per operator: every object of the late log is listed by every later manifest.
+fn merged(
+    rows: VecDeque<(OperatorUid, RecordBatch)>,
+) -> Result<VecDeque<(OperatorUid, RecordBatch)>, Error> {
+    let mut by_operator: BTreeMap<OperatorUid, Vec<RecordBatch>> = BTreeMap::new();
+    for (operator, batch) in rows {
+        by_operator.entry(operator).or_default().push(batch);
+    }
+    let concat = |(operator, batches): (OperatorUid, Vec<RecordBatch>)| {
+        let schema = batches.first().map(RecordBatch::schema)?;
+        Some(match concat_batches(&schema, &batches) {
+            Ok(batch) => Ok((operator, batch)),
+            Err(error) => Err(Error::Convert {
+                operator: operator.0,
+                reason: error.to_string(),
+            }),
+        })
+    };
+    by_operator.into_iter().filter_map(concat).collect()
 }
 
 impl Uploader {
@@ -112,14 +138,17 @@ impl Uploader {
         } = upload;
         let id = snapshot.barrier.id;
         let mut bytes = 0;
-        for (operator, rows) in &snapshot.late_log {
+        self.late_rows.extend(snapshot.late_log);
+        self.late_rows = merged(std::mem::take(&mut self.late_rows))?;
+        while let Some((operator, rows)) = self.late_rows.front().cloned() {
             let key = self.name(LATE, id);
-            let (object, stored) = encode_late_log(key, operator, rows)?;
+            let (object, stored) = encode_late_log(key, &operator, &rows)?;
             bytes += stored.bytes;
             self.write(&stored.key, object).await?;
             self.late_log.push(stored);
+            self.late_rows.pop_front();
         }
-        let mut operators = std::collections::BTreeMap::new();
+        let mut operators = BTreeMap::new();
         for (
             operator,
             OperatorSnapshot {

@@ -80,7 +80,7 @@ impl Problems {
     /// Sorted by place.
     pub fn into_sorted(mut self) -> Vec<Problem> {
         self.found
-            .sort_by(|a, b| (a.line, a.column).cmp(&(b.line, b.column)));
+            .sort_by_key(|problem| (problem.line, problem.column));
         self.found.dedup();
         self.found
     }

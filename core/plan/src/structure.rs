@@ -225,7 +225,8 @@ impl Walk<'_> {
             }
         }
         self.choice(node, &seen, path);
-        let complete = self.required(node, schema, &seen, &written, path);
+        self.report_missing(node, schema, &seen, path);
+        let complete = required(schema).all(|name| written.contains_key(name));
         complete.then_some(Json::Object(written))
     }
 
@@ -288,31 +289,24 @@ impl Walk<'_> {
         }
     }
 
-    fn required(
+    fn report_missing(
         &mut self,
         node: &Node,
         schema: &Json,
         seen: &BTreeMap<&str, At>,
-        written: &Map<String, Json>,
         path: &str,
-    ) -> bool {
-        let required = schema.get("required").and_then(Json::as_array);
-        let mut complete = true;
-        for name in required.into_iter().flatten().filter_map(Json::as_str) {
-            complete &= written.contains_key(name);
-            // A field that was written wrongly was reported already.
-            let misspelt = || {
-                let known = schema.get("properties").and_then(Json::as_object);
-                seen.keys().any(|key| {
-                    !known.is_some_and(|known| known.contains_key(*key))
-                        && nearest(key, [name]).is_some()
-                })
+    ) {
+        let known = schema.get("properties").and_then(Json::as_object);
+        for name in required(schema) {
+            // A field that was misspelt was reported already.
+            let is_misspelt = |key: &str| {
+                !known.is_some_and(|known| known.contains_key(key))
+                    && nearest(key, [name]).is_some()
             };
-            if !seen.contains_key(name) && !misspelt() {
+            if !seen.contains_key(name) && !seen.keys().any(|key| is_misspelt(key)) {
                 self.add(node.at, path, format!("`{name}` is missing"), None);
             }
         }
-        complete
     }
 
     fn list(&mut self, node: &Node, items: &[Node], schema: &Json, path: &str) -> Option<Json> {
@@ -390,6 +384,12 @@ impl Walk<'_> {
         );
         None
     }
+}
+
+/// Names of the fields that an object must have.
+fn required(schema: &Json) -> impl Iterator<Item = &str> {
+    let names = schema.get("required").and_then(Json::as_array);
+    names.into_iter().flatten().filter_map(Json::as_str)
 }
 
 /// Keys that every node has; they are no misspelt kind.

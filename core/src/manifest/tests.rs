@@ -1,4 +1,5 @@
 //! Stored control objects: frozen bytes, and nothing but errors from damaged ones (C8).
+#![expect(clippy::too_many_lines, reason = "one whole manifest is one value")]
 
 use proptest::prelude::*;
 

@@ -1,4 +1,5 @@
 //! A store that is damaged, a disk that is full: said clearly, and nothing lost.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up must fail")]
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

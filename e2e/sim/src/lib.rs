@@ -1,1 +1,22 @@
 //! Seeded simulation of whole jobs in one thread.
+//!
+//! Owns: a deterministic shell around the real coordinator, the real task cores and operators, the
+//! real planner and formats: the host's loop, the task managers' threads, the network, the clock, the
+//! store and the world outside are replaced by a queue each, and one seeded generator picks who moves
+//! next. Coordinators fork, freeze and die, task managers die, store calls fail, get lost or arrive
+//! late, jobs stop and go on at another parallelism. Decides nothing about rows.
+//!
+//! Start at: [`world::run`]; the invariants are in [`watch`], [`outside`] and [`oracle`].
+
+pub mod attempt;
+pub mod job;
+pub mod operators;
+pub mod oracle;
+pub mod outside;
+pub mod process;
+pub mod rng;
+pub mod task;
+pub mod task_manager;
+pub mod trace;
+pub mod watch;
+pub mod world;

@@ -12,6 +12,7 @@ mod out_edge;
 mod route;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use arrow::record_batch::RecordBatch;
 use streamforge_core::event_time::Watermark;
@@ -131,7 +132,7 @@ struct Node {
     consumers: Vec<(Port, Consumer)>,
     /// Lane of each input: one if chained, one per channel of an edge.
     lanes: Lanes,
-    lanes_of_inputs: Vec<std::ops::Range<usize>>,
+    lanes_of_inputs: Vec<Range<usize>>,
     /// Consumers' lanes that this operator's watermark feeds: (operator, lane).
     feeds: Vec<(usize, usize)>,
     watermark: Watermark,
@@ -210,11 +211,7 @@ fn side_output_is_read(graph: &JobGraph, stage: StageIdx, operator: usize, port:
         .get(stage.0 as usize)
         .into_iter()
         .flat_map(|s| &s.operators)
-        .any(|o| {
-            o.inputs
-                .iter()
-                .any(|input| *input == Input::Chained { operator, port })
-        });
+        .any(|o| o.inputs.contains(&Input::Chained { operator, port }));
     let crosses = graph
         .edges
         .iter()
@@ -222,78 +219,149 @@ fn side_output_is_read(graph: &JobGraph, stage: StageIdx, operator: usize, port:
     chained || crosses
 }
 
+impl Node {
+    /// An operator whose inputs have these lanes.
+    fn new(
+        uid: OperatorUid,
+        chained: Chained,
+        outputs: Outputs,
+        lanes_of_inputs: Vec<Range<usize>>,
+    ) -> Self {
+        let lanes_n = lanes_of_inputs.last().map_or(0, |lanes| lanes.end);
+        Self {
+            uid,
+            chained,
+            outputs,
+            consumers: Vec::new(),
+            lanes: Lanes::new(lanes_n),
+            lanes_of_inputs,
+            feeds: Vec::new(),
+            watermark: Watermark::NONE,
+            floor: Watermark::NONE,
+            sent: Watermark::NONE,
+            idle: false,
+            out_rows: 0,
+            sink_counters: Counters::default(),
+        }
+    }
+}
+
+/// One chained connection: from an operator's output to another's input and lane.
+struct Link {
+    from: usize,
+    port: Port,
+    to: usize,
+    input: usize,
+    lane: usize,
+}
+
+/// A task under construction.
+#[derive(Default)]
+struct Built {
+    nodes: Vec<Node>,
+    links: Vec<Link>,
+    channels: Vec<(Channel, usize, usize)>,
+    edges: Vec<OutEdge>,
+}
+
+impl Built {
+    /// The lanes of each input of operator `to`: one if chained, else one per channel of its edge.
+    fn lay_lanes(
+        &mut self,
+        to: usize,
+        inputs: &[Input],
+        channels: &[Channel],
+    ) -> Vec<Range<usize>> {
+        let mut lanes_of_inputs = Vec::with_capacity(inputs.len());
+        let mut lane = 0;
+        for (input, source) in inputs.iter().enumerate() {
+            let first = lane;
+            match source {
+                Input::Chained { operator, port } => {
+                    self.links.push(Link {
+                        from: *operator,
+                        port: *port,
+                        to,
+                        input,
+                        lane,
+                    });
+                    lane += 1;
+                }
+                Input::Edge(edge) => {
+                    for channel in channels.iter().filter(|channel| channel.edge == *edge) {
+                        self.channels.push((*channel, to, lane));
+                        lane += 1;
+                    }
+                }
+            }
+            lanes_of_inputs.push(first..lane);
+        }
+        lanes_of_inputs
+    }
+
+    fn link_chain(&mut self) {
+        for Link {
+            from,
+            port,
+            to,
+            input,
+            lane,
+        } in std::mem::take(&mut self.links)
+        {
+            if let Some(node) = self.nodes.get_mut(from) {
+                node.consumers.push((
+                    port,
+                    Consumer::Operator {
+                        operator: to,
+                        input,
+                    },
+                ));
+                node.feeds.push((to, lane));
+            }
+        }
+    }
+
+    fn link_edges(&mut self, plan: &TaskPlan<'_>) {
+        for (idx, edge) in plan.graph.edges.iter().enumerate() {
+            if edge.from_stage == plan.id.stage
+                && let Some(node) = self.nodes.get_mut(edge.from_operator)
+            {
+                node.consumers
+                    .push((edge.port, Consumer::Edge(self.edges.len())));
+                let (from, exchange) = (edge.from_operator, edge.exchange.clone());
+                self.edges
+                    .push(OutEdge::new(idx, from, exchange, plan.peers(idx)));
+            }
+        }
+    }
+}
+
 impl TaskCore {
     /// A task whose operators are given in the stage's order.
     pub fn new(plan: &TaskPlan<'_>, operators: Vec<Chained>) -> Self {
-        let channels = plan.channels();
+        let mut built = Built::default();
         let stage = plan.graph.stages.get(plan.id.stage.0 as usize);
         let specs = stage
             .map(|stage| stage.operators.as_slice())
             .unwrap_or_default();
-        let mut nodes: Vec<Node> = Vec::with_capacity(specs.len());
-        let mut channel_lanes = Vec::new();
-        let mut links = Vec::new();
+        let channels = plan.channels();
         for (idx, (spec, chained)) in specs.iter().zip(operators).enumerate() {
-            let mut lanes_n = 0;
-            let mut lanes_of_inputs = Vec::new();
-            for (input_idx, input) in spec.inputs.iter().enumerate() {
-                let first = lanes_n;
-                match input {
-                    Input::Chained { operator, port } => {
-                        links.push((*operator, *port, idx, input_idx, lanes_n));
-                        lanes_n += 1;
-                    }
-                    Input::Edge(edge) => {
-                        for channel in channels.iter().filter(|channel| channel.edge == *edge) {
-                            channel_lanes.push((*channel, idx, lanes_n));
-                            lanes_n += 1;
-                        }
-                    }
-                }
-                lanes_of_inputs.push(first..lanes_n);
-            }
+            let lanes = built.lay_lanes(idx, &spec.inputs, &channels);
             let is_read = |port| side_output_is_read(plan.graph, plan.id.stage, idx, port);
-            nodes.push(Node {
-                uid: spec.uid.clone(),
-                chained,
-                outputs: Outputs::new(is_read(Port::Bad), is_read(Port::Late)),
-                consumers: Vec::new(),
-                lanes: Lanes::new(lanes_n),
-                lanes_of_inputs,
-                feeds: Vec::new(),
-                watermark: Watermark::NONE,
-                floor: Watermark::NONE,
-                sent: Watermark::NONE,
-                idle: false,
-                out_rows: 0,
-                sink_counters: Counters::default(),
-            });
+            let outputs = Outputs::new(is_read(Port::Bad), is_read(Port::Late));
+            built
+                .nodes
+                .push(Node::new(spec.uid.clone(), chained, outputs, lanes));
         }
-        for (from, port, operator, input, lane) in links {
-            if let Some(node) = nodes.get_mut(from) {
-                node.consumers
-                    .push((port, Consumer::Operator { operator, input }));
-                node.feeds.push((operator, lane));
-            }
-        }
-        let mut edges = Vec::new();
-        for (idx, edge) in plan.graph.edges.iter().enumerate() {
-            if edge.from_stage == plan.id.stage
-                && let Some(node) = nodes.get_mut(edge.from_operator)
-            {
-                node.consumers
-                    .push((edge.port, Consumer::Edge(edges.len())));
-                let (from, exchange) = (edge.from_operator, edge.exchange.clone());
-                edges.push(OutEdge::new(idx, from, exchange, plan.peers(idx)));
-            }
-        }
+        built.link_chain();
+        built.link_edges(plan);
         Self {
             id: plan.id,
             assignment: plan.assignment.clone(),
-            nodes,
-            aligner: Aligner::new(channel_lanes.len()),
-            channels: channel_lanes,
-            edges,
+            nodes: built.nodes,
+            aligner: Aligner::new(built.channels.len()),
+            channels: built.channels,
+            edges: built.edges,
             effects: Vec::new(),
             work: VecDeque::new(),
             ended: false,

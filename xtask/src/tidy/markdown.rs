@@ -75,7 +75,7 @@ pub fn changelog_form(file: &File, findings: &mut Vec<Finding>) {
         if let Some(release) = line.strip_prefix("## ") {
             releases_n += 1;
             let first_is_unreleased = releases_n > 1 || release == "[Unreleased]";
-            if !first_is_unreleased || !(release.starts_with('[') && release.contains(']')) {
+            if !(first_is_unreleased && release.starts_with('[') && release.contains(']')) {
                 let what = "releases are `## [Unreleased]` or `## [1.2.3] - 2026-01-31`";
                 findings.push(Finding::at(&file.path, n + 1, what));
             }

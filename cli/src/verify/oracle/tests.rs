@@ -1,7 +1,12 @@
+//! Tests of the oracle: results worked by hand.
+
 use arrow::array::{Int64Array, StringArray, UInt64Array};
+use arrow::record_batch::RecordBatch;
 use streamforge_taskmanager::engine::batch::Origin;
+use streamforge_taskmanager::engine::types;
 
 use super::*;
+use crate::verify::cell::Cell;
 use crate::verify::late::Entry;
 use crate::verify::window::Window;
 

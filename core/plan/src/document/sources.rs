@@ -243,8 +243,10 @@ fn declared_columns(
 ) -> Option<Vec<SourceColumn>> {
     let list = format!("{path}.schema");
     if source.schema.is_empty() {
-        if !context.places.has(&list) {
-            let hint = "list the columns: `schema: [{name: id, type: BIGINT}]`";
+        let hint = "list the columns: `schema: [{name: id, type: BIGINT}]`";
+        if context.places.has(&list) {
+            context.add(&list, "`schema` has no columns", Some(hint.to_owned()));
+        } else {
             context.add(path, "`schema` is missing", Some(hint.to_owned()));
         }
         return None;

@@ -31,7 +31,7 @@ pub(crate) enum AggregateItem {
     /// The call at this index.
     Call(usize),
     /// An expression over keys, window bounds and calls.
-    Over(Ast),
+    Over(Box<Ast>),
 }
 
 /// Names that may be called, and what they mean.
@@ -93,7 +93,7 @@ impl Aggregates {
                 Err(error) => ControlFlow::Break(error),
             }
         })?;
-        Ok(AggregateItem::Over(ast))
+        Ok(AggregateItem::Over(Box::new(ast)))
     }
 
     /// The hidden column of a call; the same call is computed once.

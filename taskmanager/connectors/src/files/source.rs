@@ -78,6 +78,21 @@ fn facts_of(paths: Vec<PathBuf>, node: &str) -> Result<Vec<FileFacts>, Error> {
     paths.into_iter().map(facts).collect()
 }
 
+/// Whether the files that are still to be read are those that were listed.
+fn check_files(state: &SplitState) -> Result<(), Error> {
+    let action = || format!("read {}", state.split);
+    let opened = split::open(state).map_err(|error| failed(action(), false, error))?;
+    let Some((description, position)) = opened else {
+        return Ok(());
+    };
+    let unread = description.files.iter().skip(position.file);
+    for file in unread {
+        file.open()
+            .map_err(|error| failed(action(), error.retry(), error))?;
+    }
+    Ok(())
+}
+
 /// The split of one file.
 fn file_id(path: &Path) -> SplitId {
     SplitId(path.display().to_string())
@@ -358,6 +373,7 @@ impl SourceReader for FileReader {
     async fn assign(&mut self, splits: Vec<SplitState>) -> Result<(), Error> {
         for split in splits {
             self.seen.extend(files_of(&split));
+            check_files(&split)?;
             if split.progress != SplitProgress::End {
                 self.all_bytes += split.weight;
                 self.waiting.push_back(split);

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{ArrayRef, Int64Array};
 use streamforge_core::data_type::DataType;
 use streamforge_core::job_graph::{
-    Column, Connector, Edge, Expr, OnBadRecord, Operator as OperatorSpec, OperatorKind, SourceSpec,
-    Stage,
+    Column, Connector, Edge, OnBadRecord, Operator as OperatorSpec, OperatorKind, SourceSpec, Stage,
 };
 use streamforge_core::manifest::{CheckpointKind, SplitProgress};
 

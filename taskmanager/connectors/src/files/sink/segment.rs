@@ -5,6 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -22,6 +23,10 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// A Parquet writer holds a row group in memory; this bounds it.
 const ROW_GROUP_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes after which a file is sent to the disk while it is still written: the barrier then waits for
+/// the rest only.
+const SYNC_AHEAD_BYTES: u64 = 8 << 20;
 
 /// How rows are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +99,11 @@ pub struct SegmentWriter {
     encoder: Encoder,
     bytes: u64,
     rows: u64,
+    /// Length up to which the disk was asked to take it.
+    sent: u64,
+    /// The disk takes what was written so far. The system tells a failed write to one caller only,
+    /// so this one is asked before the file counts as durable.
+    ahead: Option<JoinHandle<std::io::Result<()>>>,
 }
 
 impl SegmentWriter {
@@ -133,6 +143,8 @@ impl SegmentWriter {
             encoder,
             bytes: 0,
             rows: 0,
+            sent: 0,
+            ahead: None,
         })
     }
 
@@ -165,6 +177,7 @@ impl SegmentWriter {
                     writer
                         .flush()
                         .map_err(|error| parquet_error(&self.path, error))?;
+                    return self.sync_ahead();
                 }
                 Ok(())
             }
@@ -178,7 +191,42 @@ impl SegmentWriter {
         let written = file.write_all(buffer);
         self.bytes += buffer.len() as u64;
         buffer.clear();
-        written.map_err(|error| self.write_error(error))
+        written.map_err(|error| self.write_error(error))?;
+        self.sync_ahead()
+    }
+
+    /// Lets the disk begin, if enough was written and it is not busy with this file.
+    fn sync_ahead(&mut self) -> Result<(), Error> {
+        let (file, written) = match &self.encoder {
+            Encoder::Text { file, .. } => (file, self.bytes),
+            Encoder::Parquet(writer) => (writer.inner(), writer.bytes_written() as u64),
+        };
+        let busy = self
+            .ahead
+            .as_ref()
+            .is_some_and(|ahead| !ahead.is_finished());
+        if busy || written < self.sent + SYNC_AHEAD_BYTES {
+            return Ok(());
+        }
+        let file = file.try_clone();
+        self.wait_for_disk()?;
+        let file = file.map_err(|error| self.write_error(error))?;
+        let thread = std::thread::Builder::new().name("sync-ahead".to_owned());
+        let ahead = thread.spawn(move || file.sync_data());
+        self.ahead = Some(ahead.map_err(|error| self.write_error(error))?);
+        self.sent = written;
+        Ok(())
+    }
+
+    /// What the disk said to what was sent ahead.
+    fn wait_for_disk(&mut self) -> Result<(), Error> {
+        let Some(ahead) = self.ahead.take() else {
+            return Ok(());
+        };
+        let said = ahead
+            .join()
+            .unwrap_or_else(|_| Err(std::io::Error::other("a thread ended early")));
+        said.map_err(|error| disk_error(format!("make {} durable", self.path.display()), error))
     }
 
     /// Bytes so far, roughly where they are compressed later.
@@ -189,9 +237,16 @@ impl SegmentWriter {
         }
     }
 
+    /// Length up to which the disk was asked to take it before the barrier.
+    #[cfg(test)]
+    pub fn sent_ahead(&self) -> u64 {
+        self.sent
+    }
+
     /// Ends the file and makes it durable; answers its length and rows.
     pub fn finish(mut self) -> Result<(u64, u64), Error> {
         self.flush()?;
+        self.wait_for_disk()?;
         let path = self.path.clone();
         let file = match self.encoder {
             Encoder::Text { file, .. } => file,

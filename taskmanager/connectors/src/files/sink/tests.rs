@@ -563,3 +563,37 @@ fn a_folder_that_cannot_be_made_is_named() {
     );
     assert_eq!(error.recovery(), streamforge_engine::error::Recovery::Stop);
 }
+
+#[tokio::test]
+async fn a_large_segment_is_sent_to_the_disk_ahead_and_whole() {
+    for format in [OutputFormat::Json, OutputFormat::Parquet] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = writer_of(config(folder.path()), format, 1);
+        let mut seed = 7u64;
+        for _ in 0..48 {
+            // Bytes that do not compress.
+            let mut text = String::with_capacity(1 << 20);
+            while text.len() < 1 << 20 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                text.push_str(&format!("{seed:016x}"));
+            }
+            let array: ArrayRef = Arc::new(StringArray::from(vec![text]));
+            let batch = RecordBatch::try_from_iter([("t", array)]).unwrap();
+            writer.write(StreamBatch::plain(batch)).await.unwrap();
+        }
+        let open = writer.open.values().next().unwrap();
+        assert!(open.writer.as_ref().unwrap().sent_ahead() > 0);
+
+        let interval = writer.stage(id(11)).await.unwrap().unwrap();
+
+        let staged = folder
+            .path()
+            .join(STAGING)
+            .join(&interval.objects[0].staged);
+        assert_eq!(interval.objects[0].rows, 48);
+        assert_eq!(
+            interval.objects[0].bytes,
+            fs::metadata(staged).unwrap().len()
+        );
+    }
+}

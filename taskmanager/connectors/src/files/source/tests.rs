@@ -296,6 +296,18 @@ async fn a_file_that_changed_since_the_checkpoint_is_named_before_any_row() {
     let mut rest = listed;
     rest[0].progress = first.progress[0].1.clone();
 
+    // A file further on in the sequence counts as well.
+    let later = folder.path().join("c.ndjson.zst");
+    let content = fs::read(&later).unwrap();
+    fs::remove_file(&later).unwrap();
+    let error = read(&spec, 1, rest.clone(), usize::MAX).await.unwrap_err();
+    assert!(
+        error.with_causes().contains("c.ndjson.zst vanished"),
+        "{}",
+        error.with_causes()
+    );
+    fs::write(&later, [content.as_slice(), b"more"].concat()).unwrap();
+
     fs::write(folder.path().join("a.ndjson"), lines(0, 5)).unwrap();
     let error = read(&spec, 1, rest.clone(), usize::MAX).await.unwrap_err();
     assert!(

@@ -193,7 +193,6 @@ pub(crate) struct Seen {
     pub(crate) main: Vec<String>,
     pub(crate) late: Vec<String>,
     pub(crate) bad: Vec<String>,
-    pub(crate) log: Vec<String>,
 }
 
 /// Both halves.

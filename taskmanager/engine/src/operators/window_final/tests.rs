@@ -247,7 +247,7 @@ fn filter_of_an_aggregate_keeps_its_rows_only() {
         data_type: DataType::Boolean,
         nullable: true,
     };
-    spec.calls[0].filter = Some(filter.clone());
+    spec.calls[0].filter = Some(filter);
     for window in [tumbling(10), session(10)] {
         spec.window = window;
         let mut pipe = Pipe::new(spec.clone());

@@ -1,0 +1,450 @@
+//! The shell of one task, without a thread: what `taskmanager/src/task.rs` does between two waits is
+//! one step here.
+//!
+//! Owns: a task's queues, its reader and its writers. Decides nothing about rows.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+    UInt64Array,
+};
+use arrow::datatypes::{DataType, TimeUnit, TimestampMicrosecondType};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use streamforge_core::event_time::Watermark;
+use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SplitId, SubtaskIdx};
+use streamforge_core::job_graph::Column;
+use streamforge_core::manifest::{
+    CheckpointKind, ObjectRef, SplitProgress, SplitState, StagedInterval,
+};
+use streamforge_core::object_key;
+use streamforge_engine::barrier::Barrier;
+use streamforge_engine::batch::{BadRows, Origin, RowOp, StreamBatch};
+use streamforge_engine::error::Error;
+use streamforge_engine::source::{SourceBatch, SourceEvent};
+use streamforge_engine::task::{CoreSnapshot, Element, TaskCore};
+use streamforge_engine::types::schema;
+
+use crate::job::{Input, Record};
+use crate::outside::{Outside, Row};
+use crate::rng::Rng;
+
+/// Rows of one staged object.
+const OBJECT_ROWS_MAX: usize = 4;
+
+/// Rows of one batch of a reader.
+const READ_ROWS_MAX: u64 = 8;
+
+/// What the coordinator, or a receiver, says to a task.
+#[derive(Clone, Copy, Debug)]
+pub enum Control {
+    /// To source tasks: take a checkpoint now.
+    Checkpoint(Barrier),
+    /// This attempt is given up.
+    Abort(CheckpointId),
+    /// A receiver of `edge` answers a rejoin.
+    Answer {
+        /// Which edge.
+        edge: usize,
+        /// Who answers.
+        receiver: SubtaskIdx,
+        /// With this.
+        watermark: Watermark,
+    },
+}
+
+/// What a task hands over at a barrier.
+#[derive(Debug)]
+pub struct Upload {
+    /// From its core.
+    pub snapshot: CoreSnapshot,
+    /// What its sinks staged at this barrier.
+    pub staged: Vec<(SlotId, StagedInterval)>,
+}
+
+/// Reads the splits of one subtask.
+#[derive(Debug)]
+pub struct Reader {
+    /// Index of the source within the stage.
+    pub operator: usize,
+    columns: Vec<Column>,
+    input: Arc<Input>,
+    unbounded: bool,
+    /// Open splits and the next row of each.
+    open: Vec<(SplitId, usize)>,
+    paused_until_ms: BTreeMap<SplitId, u64>,
+    ended: bool,
+}
+
+impl Reader {
+    /// A reader without splits.
+    pub fn new(operator: usize, columns: &[Column], input: &Arc<Input>, unbounded: bool) -> Self {
+        Self {
+            operator,
+            columns: columns.to_vec(),
+            input: Arc::clone(input),
+            unbounded,
+            open: Vec::new(),
+            paused_until_ms: BTreeMap::new(),
+            ended: false,
+        }
+    }
+
+    /// Takes splits at their progress.
+    pub fn assign(&mut self, splits: Vec<SplitState>) {
+        for SplitState {
+            split, progress, ..
+        } in splits
+        {
+            let SplitProgress::At(position) = progress else {
+                panic!("split {split} was read to its end and is dealt again (C11)");
+            };
+            self.open
+                .push((split, position.parse().expect("positions are row numbers")));
+        }
+    }
+
+    /// The next thing to say.
+    fn next(&mut self, rng: &mut Rng, now_ms: u64) -> SourceEvent {
+        if self.open.is_empty() {
+            self.ended = true;
+            return SourceEvent::Ended;
+        }
+        let idx = rng.pick(self.open.len());
+        let Some((split, from)) = self.open.get(idx).cloned() else {
+            return SourceEvent::Waiting;
+        };
+        if self.unbounded {
+            let until_ms = self.paused_until_ms.entry(split.clone()).or_default();
+            if now_ms >= *until_ms && rng.one_in(8) {
+                *until_ms = now_ms + rng.below(400);
+            }
+            if now_ms < *until_ms {
+                return SourceEvent::NothingNew(split);
+            }
+        }
+        let input = Arc::clone(&self.input);
+        let all = input.records(&split);
+        if from >= all.len() {
+            self.open.remove(idx);
+            return SourceEvent::SplitEnded(split);
+        }
+        let n = 1 + rng.pick(READ_ROWS_MAX as usize);
+        let to = (from + n).min(all.len());
+        if let Some((_, next)) = self.open.get_mut(idx) {
+            *next = to;
+        }
+        SourceEvent::Batch(self.batch(split, from, all.get(from..to).unwrap_or_default()))
+    }
+
+    fn batch(&self, split: SplitId, from: usize, records: &[Record]) -> SourceBatch {
+        let name: Arc<str> = split.0.as_str().into();
+        let numbered = || (from as u64..).zip(records);
+        let good: Vec<(u64, &Record)> = numbered().filter(|(_, record)| !record.broken).collect();
+        let mut bad = BadRows::default();
+        for (n, _) in numbered().filter(|(_, record)| record.broken) {
+            bad.push(
+                Some(b"?"),
+                "not a row".to_owned(),
+                Some((&name, format!("{n}:{n}"))),
+                None,
+            );
+        }
+        let values = good.iter().map(|(_, record)| *record);
+        let column = |column: &Column| -> ArrayRef {
+            match column.name.as_str() {
+                "k" => Arc::new(
+                    values
+                        .clone()
+                        .map(|row| row.k.clone())
+                        .collect::<StringArray>(),
+                ),
+                "v" => Arc::new(Int64Array::from_iter_values(
+                    values.clone().map(|row| row.v),
+                )),
+                _ => Arc::new(
+                    values
+                        .clone()
+                        .map(|row| row.ts)
+                        .collect::<TimestampMicrosecondArray>(),
+                ),
+            }
+        };
+        let columns = self.columns.iter().map(column).collect();
+        let rows = RecordBatch::try_new(schema(&self.columns), columns)
+            .expect("every shape's source has the columns k, v and ts");
+        let number = UInt64Array::from_iter_values(good.iter().map(|(n, _)| *n));
+        SourceBatch {
+            split,
+            rows,
+            origin: Some(Origin {
+                source: name,
+                row: number.clone(),
+                offset: number,
+            }),
+            bad_n: bad.len() as u64,
+            bad,
+            unknown_fields: 0,
+            progress: SplitProgress::At((from + records.len()).to_string()),
+        }
+    }
+}
+
+/// Writes the rows of one sink of one subtask.
+#[derive(Debug)]
+pub struct Writer {
+    /// Which slot.
+    pub slot: SlotId,
+    /// For names (C4); its checkpoint is the last barrier seen.
+    writer: object_key::Writer,
+    subtask: streamforge_core::ids::TaskId,
+    objects_n: u64,
+    buffered: Vec<Row>,
+    staged: Vec<streamforge_core::manifest::StagedObject>,
+}
+
+impl Writer {
+    /// A writer that has written nothing.
+    pub fn new(
+        slot: SlotId,
+        writer: object_key::Writer,
+        task: streamforge_core::ids::TaskId,
+    ) -> Self {
+        Self {
+            slot,
+            writer,
+            subtask: task,
+            objects_n: 0,
+            buffered: vec![],
+            staged: vec![],
+        }
+    }
+
+    fn write(&mut self, batch: &StreamBatch, outside: &mut Outside) {
+        self.buffered.extend(rows(batch));
+        if self.buffered.len() >= OBJECT_ROWS_MAX {
+            self.close_object(outside);
+        }
+    }
+
+    fn close_object(&mut self, outside: &mut Outside) {
+        if self.buffered.is_empty() {
+            return;
+        }
+        self.objects_n += 1;
+        let name = self
+            .writer
+            .task_key(&self.slot.sink.0, self.subtask, self.objects_n);
+        self.staged
+            .push(outside.stage(name, std::mem::take(&mut self.buffered)));
+    }
+
+    fn stage(&mut self, id: CheckpointId, outside: &mut Outside) -> Option<StagedInterval> {
+        self.close_object(outside);
+        self.writer.checkpoint = id;
+        let objects = std::mem::take(&mut self.staged);
+        (!objects.is_empty()).then_some(StagedInterval { id, objects })
+    }
+}
+
+/// A batch as text.
+fn rows(batch: &StreamBatch) -> Vec<Row> {
+    let options = FormatOptions::default().with_null("NULL");
+    let text = |column: &ArrayRef| -> Vec<String> {
+        if *column.data_type() == DataType::Timestamp(TimeUnit::Microsecond, None) {
+            let times = column.as_primitive::<TimestampMicrosecondType>();
+            let time = |time: Option<i64>| time.map_or("NULL".to_owned(), |it| it.to_string());
+            return times.iter().map(time).collect();
+        }
+        let formatter = ArrayFormatter::try_new(column, &options).expect("a column to print");
+        (0..column.len())
+            .map(|row| formatter.value(row).to_string())
+            .collect()
+    };
+    let columns: Vec<Vec<String>> = batch.rows.columns().iter().map(text).collect();
+    let row = |idx: usize| {
+        let op = batch
+            .ops
+            .as_ref()
+            .map_or(Some(RowOp::Insert), |ops| RowOp::from_byte(ops.value(idx)));
+        Row {
+            op: op.expect("an operation").text(),
+            columns: columns
+                .iter()
+                .filter_map(|column| column.get(idx).cloned())
+                .collect(),
+        }
+    };
+    (0..batch.len()).map(row).collect()
+}
+
+/// One task and what waits for it.
+pub struct Task {
+    /// The decisions.
+    pub core: TaskCore,
+    /// By index of the channel.
+    pub queues: Vec<VecDeque<Element>>,
+    /// What was said to it.
+    pub control: VecDeque<Control>,
+    /// The source, if the stage begins with one.
+    pub reader: Option<Reader>,
+    reading: bool,
+    waiting: Option<SourceEvent>,
+    /// Sinks by index within the stage.
+    pub writers: BTreeMap<usize, Writer>,
+    /// Snapshots that wait for the uploader, oldest first.
+    pub uploads: VecDeque<Upload>,
+    /// Objects that the uploader wrote in this attempt.
+    pub objects_n: u64,
+    /// Late log objects of this attempt.
+    pub late_log: Vec<ObjectRef>,
+    /// Late rows that are not in an object yet.
+    pub late_rows: VecDeque<(OperatorUid, RecordBatch)>,
+    /// It failed, and does nothing any more.
+    pub dead: bool,
+}
+
+impl Task {
+    /// A loaded task that waits for its start.
+    pub fn new(core: TaskCore, reader: Option<Reader>, writers: BTreeMap<usize, Writer>) -> Self {
+        Self {
+            queues: core.channels().map(|_| VecDeque::new()).collect(),
+            core,
+            control: VecDeque::new(),
+            reading: reader.is_some(),
+            reader,
+            waiting: None,
+            writers,
+            uploads: VecDeque::new(),
+            objects_n: 0,
+            late_log: Vec::new(),
+            late_rows: VecDeque::new(),
+            dead: false,
+        }
+    }
+
+    /// Whether it reads a source.
+    pub fn is_source(&self) -> bool {
+        self.reader.is_some()
+    }
+
+    /// Takes one thing from whatever may come next. `room`: receivers have room for rows.
+    pub fn step(&mut self, rng: &mut Rng, now_ms: u64, room: bool) -> Result<(), Error> {
+        self.core.set_now_ms(now_ms);
+        if self.reader.is_some() {
+            self.step_source(rng, now_ms, room)
+        } else {
+            self.step_channels(rng)
+        }
+    }
+
+    fn step_channels(&mut self, rng: &mut Rng) -> Result<(), Error> {
+        if !self.control.is_empty() && rng.one_in(2) {
+            return self.step_control(|_| true).map(|_| ());
+        }
+        let ready: Vec<usize> = (0..self.queues.len())
+            .filter(|idx| self.queues.get(*idx).is_some_and(|queue| !queue.is_empty()))
+            .filter(|idx| self.core.takes(*idx))
+            .collect();
+        if ready.is_empty() || rng.one_in(30) {
+            return self.core.on_quiet();
+        }
+        let channel = ready.get(rng.pick(ready.len())).copied().unwrap_or(0);
+        match self.queues.get_mut(channel).and_then(VecDeque::pop_front) {
+            Some(element) => self.core.on_element(channel, element),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the next message that is allowed; says whether there was one.
+    fn step_control(&mut self, allowed: impl Fn(&Control) -> bool) -> Result<bool, Error> {
+        let idx = self.control.iter().position(allowed);
+        let Some(control) = idx.and_then(|idx| self.control.remove(idx)) else {
+            return Ok(false);
+        };
+        match control {
+            Control::Abort(id) => self.core.on_abort(id),
+            Control::Answer {
+                edge,
+                receiver,
+                watermark,
+            } => {
+                self.core.on_answer(edge, receiver, watermark)?;
+            }
+            Control::Checkpoint(barrier) => {
+                self.core.on_checkpoint(barrier)?;
+                if barrier.kind == CheckpointKind::Stop {
+                    self.reading = false;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn step_source(&mut self, rng: &mut Rng, now_ms: u64, room: bool) -> Result<(), Error> {
+        let free = self.core.takes_rows() && self.waiting.is_none();
+        if self.step_control(|it| free || !matches!(it, Control::Checkpoint(_)))? {
+            return Ok(());
+        }
+        if !self.core.takes_rows() {
+            return Ok(());
+        }
+        if let Some(event) = self.waiting.take() {
+            return self.on_event(event);
+        }
+        if !self.reading || rng.one_in(30) {
+            return self.core.on_quiet();
+        }
+        if !room {
+            return Ok(());
+        }
+        let Some(reader) = &mut self.reader else {
+            return Ok(());
+        };
+        let event = reader.next(rng, now_ms);
+        self.on_event(event)
+    }
+
+    fn on_event(&mut self, event: SourceEvent) -> Result<(), Error> {
+        let Some(operator) = self.reader.as_ref().map(|reader| reader.operator) else {
+            return Ok(());
+        };
+        match event {
+            SourceEvent::Batch(batch) => {
+                if !self.core.wake(operator, &batch.split)? {
+                    self.waiting = Some(SourceEvent::Batch(batch));
+                    return Ok(());
+                }
+                self.core.on_source_batch(operator, batch)
+            }
+            SourceEvent::SplitEnded(split) => self.core.on_split_ended(operator, &split),
+            SourceEvent::NothingNew(split) => self.core.on_nothing_new(operator, &split),
+            SourceEvent::Discovered(split) => self.core.on_discovered(operator, split),
+            SourceEvent::Waiting => self.core.on_quiet(),
+            SourceEvent::Ended => {
+                self.reading = false;
+                self.core.on_source_ended(operator)
+            }
+        }
+    }
+
+    /// Writes rows to a sink.
+    pub fn write(&mut self, operator: usize, batch: &StreamBatch, outside: &mut Outside) {
+        if let Some(writer) = self.writers.get_mut(&operator) {
+            writer.write(batch, outside);
+        }
+    }
+
+    /// Stages every sink and hands the rest to the uploader.
+    pub fn snapshot(&mut self, snapshot: CoreSnapshot, outside: &mut Outside) {
+        let id = snapshot.barrier.id;
+        let mut staged = Vec::new();
+        for writer in self.writers.values_mut() {
+            if let Some(interval) = writer.stage(id, outside) {
+                staged.push((writer.slot.clone(), interval));
+            }
+        }
+        self.uploads.push_back(Upload { snapshot, staged });
+    }
+}
