@@ -30,6 +30,9 @@ const DRAW_EVERY: Duration = Duration::from_millis(250);
 /// How often a line is logged where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
+/// Signals closer together than this are one wish.
+const ONE_WISH: Duration = Duration::from_millis(500);
+
 /// How long tasks may take to end after the job has.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
@@ -216,18 +219,22 @@ fn stop_on_signals(handle: &JobHandle, screen: &Screen) -> Result<()> {
     let stop = handle.stopper();
     let screen = screen.clone();
     tokio::spawn(async move {
-        let mut asked = false;
+        let mut asked: Option<Instant> = None;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
+            // A supervisor may signal the process and its group at once: that is one wish.
+            if asked.is_some_and(|at| at.elapsed() < ONE_WISH) {
+                continue;
+            }
             screen.wipe();
-            if asked {
+            if asked.is_some() {
                 eprintln!("aborted; the next start goes on from the newest checkpoint");
                 std::process::exit(i32::from(ABORTED));
             }
-            asked = true;
+            asked = Some(Instant::now());
             eprintln!("stopping with a checkpoint; once more to abort");
             stop();
         }

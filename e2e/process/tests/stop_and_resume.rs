@@ -1,5 +1,7 @@
 //! Signals that ask for an end, and what the next start does.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use streamforge_process::{Running, Workspace};
 
@@ -85,12 +87,15 @@ fn stopped_job_fires_no_open_window_and_its_resumption_ends_right_c11() {
 
 #[test]
 fn second_signal_aborts_with_exit_code_130_and_the_job_can_be_resumed() {
-    // A full pipe of checkpoints is not needed: two signals in a row find the stop under way.
     let workspace = Workspace::new(JOB);
-    let running = start_until_published(&workspace);
+    let mut running = start_until_published(&workspace);
 
+    // Signals close together are one wish, so it is repeated until somebody listens.
     running.signal(Signal::TERM);
-    running.signal(Signal::INT);
+    while !running.has_ended() {
+        running.signal(Signal::INT);
+        running.let_run(Duration::from_millis(100));
+    }
     let code = running.wait().code;
     workspace.run(&[]).check_code(0);
 

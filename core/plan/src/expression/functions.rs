@@ -86,7 +86,7 @@ impl Functions {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.scalar
             .iter()
-            .filter(|(_, f)| is_immutable(f))
+            .filter(|(_, f)| is_admitted(f))
             .map(|(name, _)| name.as_str())
     }
 }
@@ -94,6 +94,46 @@ impl Functions {
 /// Whether the same arguments always give the same result.
 pub(crate) fn is_immutable(function: &ScalarUDF) -> bool {
     function.signature().volatility == Volatility::Immutable
+}
+
+/// Functions that break a promise of ours as DataFusion computes them, and what to write instead.
+const REFUSED: [(&str, &str, &str); 4] = [
+    (
+        "date_bin",
+        "wraps for times outside years 1678..2262",
+        "use `date_trunc`, or a window",
+    ),
+    (
+        "array_repeat",
+        "may need any amount of memory for one row",
+        "use `make_array`",
+    ),
+    (
+        "array_resize",
+        "may need any amount of memory for one row",
+        "use `array_slice`",
+    ),
+    (
+        "version",
+        "gives another answer after an upgrade",
+        "leave it out",
+    ),
+];
+
+/// Why a function is not admitted, and what to write instead.
+pub(crate) fn refusal(name: &str) -> Option<(&'static str, &'static str)> {
+    let name = name
+        .strip_prefix("list_")
+        .map_or(name.to_owned(), |rest| format!("array_{rest}"));
+    REFUSED
+        .iter()
+        .find(|(refused, ..)| refused.eq_ignore_ascii_case(&name))
+        .map(|(_, reason, instead)| (*reason, *instead))
+}
+
+/// Whether a function may be called.
+pub(crate) fn is_admitted(function: &ScalarUDF) -> bool {
+    is_immutable(function) && refusal(function.name()).is_none()
 }
 
 impl ContextProvider for Functions {
@@ -149,7 +189,7 @@ impl ContextProvider for Functions {
 /// The reference page of functions, as Markdown; the same text every time.
 pub fn function_reference() -> String {
     let mut sections: BTreeMap<String, BTreeMap<String, Arc<ScalarUDF>>> = BTreeMap::new();
-    for function in functions().scalar.values().filter(|f| is_immutable(f)) {
+    for function in functions().scalar.values().filter(|f| is_admitted(f)) {
         let section = function
             .documentation()
             .map_or("Other", |doc| doc.doc_section.label);
