@@ -200,6 +200,10 @@ impl<'g> Aggregation<'g> {
         let (missed, open): (Vec<Window>, Vec<Window>) = windows
             .iter()
             .partition(|window| entries.iter().any(|e| e.window == **window));
+        // The log speaks of other windows only: the caller counts the record, once.
+        if missed.is_empty() {
+            return Ok(false);
+        }
         for window in &missed {
             let key = (source.clone(), position, Some(*window));
             self.suspects
@@ -210,7 +214,7 @@ impl<'g> Aggregation<'g> {
         if let Some(groups) = &mut self.groups {
             groups.add(record, &open);
         }
-        Ok(!missed.is_empty())
+        Ok(true)
     }
 
     /// All records are in: decides the pairs set aside.

@@ -21,7 +21,12 @@ fn quiet(seed: u64, name: &str) -> World<'static> {
 
 /// The manifest that the head names.
 fn newest(world: &World<'_>) -> CheckpointId {
-    world.watch.newest.as_ref().map(|manifest| manifest.id).unwrap_or_default()
+    world
+        .watch
+        .newest
+        .as_ref()
+        .map(|manifest| manifest.id)
+        .unwrap_or_default()
 }
 
 /// Ordinary checkpoints until the head names one above `than`.
@@ -44,7 +49,12 @@ fn running(world: &mut World<'_>, parallelism: u32) -> (u64, u64) {
 }
 
 fn row(ts: i64, v: i64) -> Record {
-    Record { ts: Some(ts), k: Some("k".to_owned()), v, broken: false }
+    Record {
+        ts: Some(ts),
+        k: Some("k".to_owned()),
+        v,
+        broken: false,
+    }
 }
 
 fn split(source: &str, name: &str, records: Vec<Record>) -> SplitRecords {
@@ -57,7 +67,9 @@ fn split(source: &str, name: &str, records: Vec<Record>) -> SplitRecords {
 
 /// `n` records, a second apart.
 fn seconds(from: i64, n: i64) -> Vec<Record> {
-    (from..from + n).map(|second| row(second * SECOND, second % 5)).collect()
+    (from..from + n)
+        .map(|second| row(second * SECOND, second % 5))
+        .collect()
 }
 
 /// Attack 1: all acknowledgements are in, the coordinator freezes before its put.
@@ -67,7 +79,10 @@ fn woken_coordinator_puts_a_manifest_that_no_head_ever_names_c2_c4_c5() {
         let mut world = quiet(seed, "tumbling");
         let (first, task_manager) = running(&mut world, 2);
         world.until("a put of a manifest", |world| {
-            world.processes.iter().any(|it| it.id == first && it.puts("manifests/"))
+            world
+                .processes
+                .iter()
+                .any(|it| it.id == first && it.puts("manifests/"))
         });
         world.freeze(first);
         world.start_coordinator(task_manager, 1);
@@ -75,7 +90,9 @@ fn woken_coordinator_puts_a_manifest_that_no_head_ever_names_c2_c4_c5() {
         let next = until_committed_above(&mut world, before);
 
         world.wake(first);
-        world.until("the first one is gone", |world| !world.has_coordinator(first));
+        world.until("the first one is gone", |world| {
+            !world.has_coordinator(first)
+        });
 
         let fenced = |(id, outcome): &(u64, Outcome)| {
             *id == first && matches!(outcome, Outcome::Failed(Error::Fenced { .. }))
@@ -92,7 +109,10 @@ fn put_that_lands_after_retention_brings_no_dead_name_to_life_c2_c6() {
     let mut world = quiet(7, "tumbling");
     let (first, task_manager) = running(&mut world, 2);
     world.until("a put of a manifest", |world| {
-        world.processes.iter().any(|it| it.id == first && it.puts("manifests/"))
+        world
+            .processes
+            .iter()
+            .any(|it| it.id == first && it.puts("manifests/"))
     });
     world.delay_put(first, "manifests/");
     world.freeze(first);
@@ -102,8 +122,13 @@ fn put_that_lands_after_retention_brings_no_dead_name_to_life_c2_c6() {
     let landed = world.land();
 
     assert_eq!(landed.len(), 1);
-    let named: Vec<&str> =
-        world.watch.head.iter().flat_map(|head| &head.retained).map(|it| it.key.as_str()).collect();
+    let named: Vec<&str> = world
+        .watch
+        .head
+        .iter()
+        .flat_map(|head| &head.retained)
+        .map(|it| it.key.as_str())
+        .collect();
     assert!(!named.contains(&landed[0].0.as_str()));
     world.finish_quietly();
 }
@@ -118,13 +143,17 @@ fn woken_coordinator_deploys_nothing_after_a_newer_one_took_over_c5() {
     let before = newest(&world);
     until_committed_above(&mut world, before);
 
-    let lost = CoordinatorInput::TaskManagersLost { cause: "it thinks so".to_owned() };
+    let lost = CoordinatorInput::TaskManagersLost {
+        cause: "it thinks so".to_owned(),
+    };
     world.coordinator(first).news.push_front(lost);
     world.coordinator(first).commands.clear();
     world.wake(first);
     let deploys = |world: &World<'_>| {
         let theirs = world.processes.iter().filter(|it| it.id == first);
-        theirs.flat_map(|it| &it.commands).any(|(_, it)| matches!(it, Command::Deploy(_)))
+        theirs
+            .flat_map(|it| &it.commands)
+            .any(|(_, it)| matches!(it, Command::Deploy(_)))
     };
     while world.has_coordinator(first) {
         assert!(!deploys(&world), "a fenced coordinator deploys");
@@ -142,13 +171,21 @@ fn checkpoint_ids_are_never_used_twice_c4() {
         let task_manager = world.start_task_manager();
         let coordinator = world.start_coordinator(task_manager, 2);
         world.until("a checkpoint under way", |world| {
-            world.is_done() || world.processes.iter().any(|it| it.id == coordinator && it.puts("manifests/"))
+            world.is_done()
+                || world
+                    .processes
+                    .iter()
+                    .any(|it| it.id == coordinator && it.puts("manifests/"))
         });
         if !world.has_coordinator(coordinator) {
             break;
         }
         let begun = world.coordinator(coordinator).put_keys("manifests/");
-        for id in begun.iter().filter_map(|key| writer_of(key)).map(|writer| writer.checkpoint) {
+        for id in begun
+            .iter()
+            .filter_map(|key| writer_of(key))
+            .map(|writer| writer.checkpoint)
+        {
             assert!(seen.insert(id), "{id} is begun twice");
         }
         world.kill_coordinator(coordinator);
@@ -163,7 +200,10 @@ fn swap_that_lands_late_is_neither_lost_nor_committed_twice_c2() {
         let mut world = quiet(seed, "once");
         let (first, _) = running(&mut world, 2);
         world.until("a swap", |world| {
-            world.processes.iter().any(|it| it.id == first && it.puts("head"))
+            world
+                .processes
+                .iter()
+                .any(|it| it.id == first && it.puts("head"))
         });
         world.delay_put(first, "head");
         for _ in 0..50 * seed {
@@ -183,7 +223,9 @@ fn output_of_retired_checkpoints_is_still_published_c3_c6_x1() {
     world.hold_publishes(true);
     let mut seen = CheckpointId::ZERO;
     for _ in 0..6 {
-        world.until("a later checkpoint", |world| world.is_done() || newest(world) > seen);
+        world.until("a later checkpoint", |world| {
+            world.is_done() || newest(world) > seen
+        });
         seen = newest(&world);
     }
     let listed = world.watch.newest.iter().flat_map(|it| &it.staged).count();
@@ -200,9 +242,8 @@ fn output_staged_under_a_failed_checkpoint_is_carried_by_the_next_c3() {
     for seed in 0..5 {
         let mut world = quiet(seed, "tumbling");
         let (coordinator, _) = running(&mut world, 2);
-        let is_ack = |input: &CoordinatorInput| {
-            matches!(input, CoordinatorInput::Task(_, Event::Ack(_)))
-        };
+        let is_ack =
+            |input: &CoordinatorInput| matches!(input, CoordinatorInput::Task(_, Event::Ack(_)));
         world.until("an acknowledgement", |world| {
             world.processes.iter().any(|it| it.news.iter().any(is_ack))
         });
@@ -222,7 +263,11 @@ fn commit_without_a_notice_is_published_by_the_next_coordinator_c3() {
         let mut world = quiet(seed, "tumbling");
         let (first, task_manager) = running(&mut world, 2);
         world.until("a commit with output", |world| {
-            world.watch.newest.as_ref().is_some_and(|it| !it.staged.is_empty())
+            world
+                .watch
+                .newest
+                .as_ref()
+                .is_some_and(|it| !it.staged.is_empty())
         });
         world.kill_coordinator(first);
         world.start_coordinator(task_manager, 1);
@@ -277,16 +322,27 @@ fn barrier_that_not_all_sources_got_blocks_nobody_for_ever_a2() {
 #[test]
 fn ended_source_is_in_every_later_checkpoint_and_never_read_again_c11() {
     let input = Input {
-        splits: vec![split("a", "a0", seconds(0, 3)), split("b", "b0", seconds(0, 200))],
+        splits: vec![
+            split("a", "a0", seconds(0, 3)),
+            split("b", "b0", seconds(0, 200)),
+        ],
         wild: false,
     };
     let mut world = World::quiet(28, shape("union"), Some(input));
     let (_, task_manager) = running(&mut world, 2);
     let ended = |world: &World<'_>| {
-        let splits = world.watch.newest.iter().flat_map(|it| it.sources.values().flatten());
-        splits.filter(|it| it.progress == SplitProgress::End).count()
+        let splits = world
+            .watch
+            .newest
+            .iter()
+            .flat_map(|it| it.sources.values().flatten());
+        splits
+            .filter(|it| it.progress == SplitProgress::End)
+            .count()
     };
-    world.until("a checkpoint after the end of `a`", |world| ended(world) == 1);
+    world.until("a checkpoint after the end of `a`", |world| {
+        ended(world) == 1
+    });
     world.kill_task_manager(task_manager);
     let before = newest(&world);
     until_committed_above(&mut world, before);
@@ -304,7 +360,10 @@ fn last_windows_are_in_the_final_checkpoint_c11() {
             matches!(input, CoordinatorInput::Task(_, Event::Ended { .. }))
         };
         world.until("the end of a task", |world| {
-            world.processes.iter().any(|it| it.id == coordinator && it.news.iter().any(ends))
+            world
+                .processes
+                .iter()
+                .any(|it| it.id == coordinator && it.news.iter().any(ends))
         });
         world.kill_task_manager(task_manager);
         world.finish_quietly();
@@ -320,10 +379,17 @@ fn stop_fires_no_window_and_the_next_start_goes_on_c11() {
         world.stop(coordinator);
         world.until("stopped", |world| !world.has_coordinator(coordinator));
 
-        let newest = world.watch.newest.as_ref().expect("a stop has a checkpoint");
+        let newest = world
+            .watch
+            .newest
+            .as_ref()
+            .expect("a stop has a checkpoint");
         if newest.kind == CheckpointKind::Stop {
             let watermarks = newest.operators.values().flat_map(|it| &it.watermarks);
-            let highest = watermarks.map(|(_, watermark)| watermark.0).max().unwrap_or(i64::MIN);
+            let highest = watermarks
+                .map(|(_, watermark)| watermark.0)
+                .max()
+                .unwrap_or(i64::MIN);
             for row in world.outside.rows(OUT) {
                 let end: i64 = row.columns[2].parse().unwrap();
                 assert!(end <= highest, "{row:?} fired although W is {highest}");
@@ -363,7 +429,10 @@ fn restart_before_the_first_checkpoint_restores_manifest_0_c10() {
 fn lagging_split_makes_nothing_late_after_a_rescale_t6() {
     for seed in 0..5 {
         let input = Input {
-            splits: vec![split("a", "a0", seconds(0, 120)), split("a", "a1", seconds(500, 40))],
+            splits: vec![
+                split("a", "a0", seconds(0, 120)),
+                split("a", "a1", seconds(500, 40)),
+            ],
             wild: false,
         };
         let mut world = World::quiet(seed, shape("tumbling"), Some(input));
@@ -371,7 +440,9 @@ fn lagging_split_makes_nothing_late_after_a_rescale_t6() {
             let task_manager = world.start_task_manager();
             let coordinator = world.start_coordinator(task_manager, parallelism);
             let before = newest(&world);
-            world.until("a checkpoint", |world| world.is_done() || newest(world) > before);
+            world.until("a checkpoint", |world| {
+                world.is_done() || newest(world) > before
+            });
             world.kill_coordinator(coordinator);
             world.kill_task_manager(task_manager);
         }
@@ -406,7 +477,9 @@ fn moved_groups_fire_no_window_twice_t6() {
             let task_manager = world.start_task_manager();
             let coordinator = world.start_coordinator(task_manager, parallelism);
             let before = newest(&world);
-            world.until("a checkpoint", |world| world.is_done() || newest(world) > before);
+            world.until("a checkpoint", |world| {
+                world.is_done() || newest(world) > before
+            });
             world.kill_coordinator(coordinator);
             world.kill_task_manager(task_manager);
         }
@@ -431,7 +504,11 @@ fn nothing_is_late_for_a_window_over_a_window_t5() {
 fn record_beside_a_final_session_is_late_t4() {
     // Gap 4 s, disorder 3 s: 0 is final at W = 4, so 3 may not join it, nor begin one beside it.
     let input = Input {
-        splits: vec![split("a", "a0", vec![row(0, 1), row(9 * SECOND, 2), row(3 * SECOND, 3)])],
+        splits: vec![split(
+            "a",
+            "a0",
+            vec![row(0, 1), row(9 * SECOND, 2), row(3 * SECOND, 3)],
+        )],
         wild: true,
     };
     for seed in 0..10 {
@@ -440,9 +517,15 @@ fn record_beside_a_final_session_is_late_t4() {
         world.start_coordinator(task_manager, 1);
         world.until("finished", |world| world.watch.is_finished());
 
-        let (sessions, late) = (world.outside.rows(OUT).len(), world.outside.rows(LATE).len());
+        let (sessions, late) = (
+            world.outside.rows(OUT).len(),
+            world.outside.rows(LATE).len(),
+        );
         // Read in one batch, nothing is late and there are two sessions; else 3 is late.
-        assert!((sessions, late) == (2, 0) || (sessions, late) == (2, 1), "{sessions} {late}");
+        assert!(
+            (sessions, late) == (2, 0) || (sessions, late) == (2, 1),
+            "{sessions} {late}"
+        );
         world.finish_quietly();
     }
 }
@@ -450,12 +533,27 @@ fn record_beside_a_final_session_is_late_t4() {
 /// Attack 41: sums near the end of BIGINT and ties come out the same in every order of arrival.
 #[test]
 fn results_do_not_depend_on_arrival_g1_g2() {
-    let values = [i64::MAX, i64::MIN + 1, i64::MAX, 7, i64::MAX, i64::MIN + 1, -7];
+    let values = [
+        i64::MAX,
+        i64::MIN + 1,
+        i64::MAX,
+        7,
+        i64::MAX,
+        i64::MIN + 1,
+        -7,
+    ];
     let records = |from: usize| {
-        (0..60).map(|n| row((n / 3) as i64 * SECOND, values[(n + from) % values.len()])).collect()
+        (0..60)
+            .map(|n| row((n / 3) as i64 * SECOND, values[(n + from) % values.len()]))
+            .collect()
     };
-    let splits = (0..3).map(|n| split("a", &format!("a{n}"), records(n))).collect();
-    let input = Input { splits, wild: false };
+    let splits = (0..3)
+        .map(|n| split("a", &format!("a{n}"), records(n)))
+        .collect();
+    let input = Input {
+        splits,
+        wild: false,
+    };
     for name in ["on time with lateness", "session with lateness", "global"] {
         for seed in 0..4 {
             let mut world = World::quiet(seed, shape(name), Some(input.clone()));

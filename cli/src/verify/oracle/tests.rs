@@ -176,3 +176,13 @@ fn a_late_log_that_cannot_be_true_is_found() {
     assert!(found(&[(2, 0, 10, 12)])[0].contains("1 entries name no record"));
     assert!(found(&[(7, 0, 10, 12)])[0].contains("1 entries name no record"));
 }
+
+#[test]
+fn a_record_is_counted_once_when_the_log_names_another_window_of_it() {
+    let graph = graph("{tumbling: {size: 10s}}");
+
+    let (_, counters, results) = compute(&graph, &[("a", 1, 12)], &[(0, 0, 10, 12)]);
+
+    assert_eq!((counters.passed, counters.late), (1, 0));
+    assert_eq!(results, [result("a", 10, 20, 1)]);
+}

@@ -212,9 +212,27 @@ pub fn function_reference() -> String {
     page
 }
 
+/// `[label](target)` as `label`: the targets are pages of DataFusion's own manual.
+fn without_links(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("](") {
+        let Some((_, after)) = after.split_once(')') else {
+            break;
+        };
+        let (start, label) = before.rsplit_once('[').unwrap_or((before, ""));
+        plain.push_str(start);
+        plain.push_str(label);
+        rest = after;
+    }
+    plain.push_str(rest);
+    plain
+}
+
 fn reference_line(name: &str, function: &ScalarUDF) -> String {
     let cell = |text: &str| {
-        text.split_whitespace()
+        without_links(text)
+            .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ")
             .replace('|', "\\|")
