@@ -412,11 +412,11 @@ fn restart_before_the_first_checkpoint_restores_manifest_0_c10() {
 
     let restores = |world: &World<'_>| {
         let commands = world.processes.iter().flat_map(|it| &it.commands);
-        let restored = commands.filter_map(|(_, command)| match command {
+        let mut restored = commands.filter_map(|(_, command)| match command {
             Command::Deploy(deployment) => Some(deployment.restore.as_ref().map(|it| it.id)),
             _ => None,
         });
-        restored.last()
+        restored.next_back()
     };
     world.until("the next deployment", |world| restores(world).is_some());
 
