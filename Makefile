@@ -76,13 +76,13 @@ alone: ## each crate builds without the features its neighbours switch on
 	  echo "$$p"; cargo check --locked --quiet --release --package "$$p"; done
 
 test: setup check build ## everything that CI checks
-	SEEDS=$(SEEDS) $(call cargo_test,)
+	export SEEDS=$(SEEDS); $(call cargo_test,)
 
 golden: setup ## the golden job files: straight, with a crash after every line, at parallelism 3
 	$(call cargo_test,-E 'package(streamforge-golden)')
 
 sim: setup ## seeded simulation of whole jobs: make sim SEEDS=100000
-	SEEDS=$(SEEDS) $(call cargo_test,-E 'package(streamforge-sim)')
+	export SEEDS=$(SEEDS); $(call cargo_test,-E 'package(streamforge-sim)')
 
 process: setup build ## the real binary, killed and resumed, a short ledger
 	$(call cargo_test,-E 'package(streamforge-process)')
@@ -94,7 +94,7 @@ plant: setup ## plant ten bugs one by one and show which test catches each
 	e2e/plant/run
 
 fuzz-short: setup ## every fuzz target for a moment
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-10} $(call cargo_test,-E 'test(fuzz)')
+	export FUZZ_SECONDS=$${FUZZ_SECONDS:-10}; $(call cargo_test,-E 'test(fuzz)')
 
 .PHONY: flights-data
 flights-data:
