@@ -74,7 +74,6 @@ pub(super) fn lower(ast: &Ast, scope: &Scope) -> Result<Lowered, Error> {
         .sql_to_expr(ast, &scope.schema, &mut PlannerContext::new())
         .map_err(|error| plan_error(&error, scope))?;
     check_kinds(&logical)?;
-    check_precision(&logical, scope)?;
     let rewritten = in_micros(logical)
         .and_then(|expr| coerce(expr, scope))
         .and_then(|expr| simplify_calls(expr, scope))
@@ -193,43 +192,6 @@ fn call_at_time_zone(ast: &mut Ast) -> Result<(), Error> {
         }
         ControlFlow::Continue(())
     })
-}
-
-/// Refuses a DOUBLE that would silently become a DECIMAL because it meets one: `coalesce(x, 0.0)`
-/// would cut it to 15 decimal places and fail above 10^15.
-fn check_precision(logical: &Logical, scope: &Scope) -> Result<(), Error> {
-    let written = float_to_decimal_casts(logical, scope);
-    // What cannot be coerced is said by the real pass, in its own words.
-    let Ok(coerced) = coerce(logical.clone(), scope) else {
-        return Ok(());
-    };
-    if float_to_decimal_casts(&coerced, scope) > written {
-        return Err(Error::with_hint(
-            "a DOUBLE meets a DECIMAL here and would lose digits",
-            "write the decimal as a double, `CAST(0.5 AS DOUBLE)`, or cast the double",
-        ));
-    }
-    Ok(())
-}
-
-fn float_to_decimal_casts(expr: &Logical, scope: &Scope) -> usize {
-    let mut casts_n = 0;
-    let _ = expr.apply(|expr| {
-        if let Logical::Cast(cast) = expr
-            && matches!(
-                cast.field.data_type(),
-                ArrowType::Decimal128(..) | ArrowType::Decimal256(..)
-            )
-            && cast
-                .expr
-                .get_type(scope.schema.as_ref())
-                .is_ok_and(|from| from.is_floating())
-        {
-            casts_n += 1;
-        }
-        Ok(TreeNodeRecursion::Continue)
-    });
-    casts_n
 }
 
 /// Refuses what the planner lets through but no row can be evaluated with.

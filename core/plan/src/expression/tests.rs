@@ -522,32 +522,6 @@ fn an_expression_over_aggregates_computes_each_call_once() {
 }
 
 #[test]
-fn double_that_would_silently_become_a_decimal_is_refused() {
-    for sql in [
-        "coalesce(d, 0.0)",
-        "nullif(d, 0.0)",
-        "CASE WHEN i > 0 THEN d ELSE 0.0 END",
-    ] {
-        let error = typed(sql).unwrap_err();
-        assert!(
-            error.message.contains("would lose digits"),
-            "{sql}: {error}"
-        );
-    }
-    for sql in [
-        "d + 0.5",
-        "d > 0.5",
-        "d BETWEEN 0.5 AND 1.5",
-        "coalesce(d, 0)",
-        "coalesce(d, CAST(0.0 AS DOUBLE))",
-        "CAST(d AS DECIMAL(10,2))",
-        "coalesce(CAST(d AS DECIMAL(10,2)), 0.0)",
-    ] {
-        assert!(typed(sql).is_ok(), "{sql}: {:?}", typed(sql));
-    }
-}
-
-#[test]
 fn functions_that_wrap_or_need_unbounded_memory_are_refused() {
     for sql in [
         "date_bin(INTERVAL '1 minute', ts)",
