@@ -190,12 +190,14 @@ def scaling(binary, work):
 def main():
     parts = {"slow-sink": slow_sink, "single-keys": single_keys, "checkpoints": checkpoints, "scaling": scaling}
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    args.add_argument("part", nargs="*", choices=[*parts, []], default=list(parts))
+    args.add_argument("part", nargs="*", help=", ".join(parts) + "; default: all")
     args.add_argument(
         "--binary", default=os.environ.get("STREAMFORGE_BIN", "target/release/streamforge")
     )
     args = args.parse_args()
     binary = pathlib.Path(args.binary).resolve()
+    if unknown := set(args.part) - set(parts):
+        sys.exit(f"no such part: {', '.join(unknown)}; there are {', '.join(parts)}")
     lines = []
     for name in args.part or parts:
         with tempfile.TemporaryDirectory(prefix="streamforge-limits-") as work:
