@@ -134,6 +134,8 @@ pub struct World<'a> {
     stir_one_in: u64,
     /// When nobody coordinates, somebody is started.
     restarts: bool,
+    /// Given-up puts arrive by themselves.
+    lands: bool,
     trace: Trace,
 }
 
@@ -183,6 +185,7 @@ impl<'a> World<'a> {
             faults_one_in,
             stir_one_in,
             restarts: true,
+            lands: true,
             trace,
         }
     }
@@ -243,6 +246,7 @@ impl<'a> World<'a> {
         let mut world = Self::with_input(rng, &shape.0, &shape.1, input, Trace::new(prints));
         world.calm.store(true, Ordering::Relaxed);
         world.restarts = false;
+        world.lands = false;
         world
     }
 
@@ -421,7 +425,7 @@ impl<'a> World<'a> {
     pub fn step(&mut self) {
         self.steps_n += 1;
         self.now_ms += self.rng.below(6);
-        if self.store.under_way_n() > 0 && self.rng.one_in(50) {
+        if self.lands && self.store.under_way_n() > 0 && self.rng.one_in(50) {
             let idx = self.rng.pick(self.store.under_way_n());
             let landed = self.store.land(idx);
             self.trace

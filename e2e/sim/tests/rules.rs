@@ -103,6 +103,36 @@ fn woken_coordinator_puts_a_manifest_that_no_head_ever_names_c2_c4_c5() {
     }
 }
 
+/// Attack 2: the same put lands after its id was retained and deleted by others.
+#[test]
+fn put_that_lands_after_retention_brings_no_dead_name_to_life_c2_c6() {
+    let mut world = quiet(7, "tumbling");
+    let (first, task_manager) = running(&mut world, 2);
+    world.until("a put of a manifest", |world| {
+        world
+            .processes
+            .iter()
+            .any(|it| it.id == first && it.puts("manifests/"))
+    });
+    world.delay_put(first, "manifests/");
+    world.freeze(first);
+    world.start_coordinator(task_manager, 2);
+    world.until("finished", |world| world.watch.is_finished());
+
+    let landed = world.land();
+
+    assert_eq!(landed.len(), 1);
+    let named: Vec<&str> = world
+        .watch
+        .head
+        .iter()
+        .flat_map(|head| &head.retained)
+        .map(|it| it.key.as_str())
+        .collect();
+    assert!(!named.contains(&landed[0].0.as_str()));
+    world.finish_quietly();
+}
+
 /// Attack 3: a woken coordinator begins the same epoch as its successor.
 #[test]
 fn woken_coordinator_deploys_nothing_after_a_newer_one_took_over_c5() {
