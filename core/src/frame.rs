@@ -51,6 +51,13 @@ pub const LATE_LOG: Kind = Kind {
     name: "late log",
 };
 
+/// Records that are staged for a Kafka topic.
+pub const KAFKA_STAGED: Kind = Kind {
+    magic: *b"SFKS",
+    version: 1,
+    name: "staged Kafka records",
+};
+
 /// Why bytes are not the object they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

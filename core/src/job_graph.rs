@@ -171,7 +171,7 @@ pub enum OperatorKind {
 /// An outside system and what the document says about it, which only its connector reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connector {
-    /// `file`, `generator`, `print`, `blackhole`.
+    /// `kafka`, `file`, `generator`, `print`, `blackhole`.
     pub kind: String,
     /// The document's block of that name, defaults filled in, durations and sizes as written.
     pub config: serde_json::Value,
@@ -396,6 +396,8 @@ pub enum ChangelogMode {
     AppendOnly,
     /// A first column `_op`: `+I -U +U -D`.
     Retract,
+    /// By key: the newest row; a delete is a record without a value.
+    Upsert,
 }
 
 /// A sink.

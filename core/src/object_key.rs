@@ -13,6 +13,8 @@ pub const MANIFESTS: &str = "manifests";
 pub const PLANS: &str = "plans";
 /// Folder of parts of keyed state.
 pub const PARTS: &str = "parts";
+/// Folder of output that is staged in the store until it is published.
+pub const STAGED: &str = "staged";
 /// Folder of the late log.
 pub const LATE: &str = "late";
 

@@ -76,11 +76,7 @@ pub const VALUES: &[ReservedValue] = &[
 
 /// Fields that have a type but no implementation.
 pub const FIELDS: &[&str] = &[
-    "spec.sources[].kafka",
     "spec.sources[].file.s3",
-    "spec.sinks[].kafka",
-    "spec.sinks[].file.s3",
-    "spec.checkpoint.storage.s3",
     "spec.restoreFrom",
 ];
 

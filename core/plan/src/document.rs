@@ -4,10 +4,12 @@
 //! found are reported at once; each step goes on with what the step before could mend. Does no I/O.
 //! Start at: [`load`].
 
+mod kafka;
 mod nodes;
 mod outputs;
 mod resolve;
 mod run;
+mod s3;
 mod sinks;
 mod sources;
 mod transforms;
@@ -26,6 +28,7 @@ use crate::yaml::{self, Entry, Node, Value};
 use outputs::Output;
 pub(crate) use outputs::OutputName;
 pub(crate) use resolve::{Kind, Resolved, ResolvedAggregate};
+pub use s3::s3_place;
 pub(crate) use transforms::fired_columns;
 
 /// A document in which no mistake was found.

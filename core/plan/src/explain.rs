@@ -299,6 +299,7 @@ fn sink_text(spec: &SinkSpec) -> String {
     let changelog = match spec.changelog {
         ChangelogMode::AppendOnly => "append-only",
         ChangelogMode::Retract => "retract, as `_op`",
+        ChangelogMode::Upsert => "upsert by key",
     };
     format!(
         "{}{}{}; {changelog}; {}",

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::{Head, Manifest};
-use streamforge_core::object_key::{LATE, MANIFESTS, PARTS, PLANS, writer_of};
+use streamforge_core::object_key::{LATE, MANIFESTS, PARTS, PLANS, STAGED, writer_of};
 
 /// Folders that hold objects of checkpoints.
-pub const SWEPT_FOLDERS: [&str; 4] = [MANIFESTS, PLANS, PARTS, LATE];
+pub const SWEPT_FOLDERS: [&str; 5] = [MANIFESTS, PLANS, PARTS, LATE, STAGED];
 
 /// Most objects deleted by one request, so that a long list does not hold up the store.
 pub const DELETES_PER_REQUEST_MAX: usize = 500;

@@ -12,7 +12,7 @@ use streamforge_engine::batch::{RowOp, StreamBatch};
 
 /// The rows, with `_op` before their columns if the sink shows retractions.
 pub fn with_ops(batch: &StreamBatch, mode: ChangelogMode) -> Result<RecordBatch, ArrowError> {
-    if mode == ChangelogMode::AppendOnly {
+    if mode != ChangelogMode::Retract {
         return Ok(batch.rows.clone());
     }
     let text = |op: i8| RowOp::from_byte(op).unwrap_or(RowOp::Insert).text();

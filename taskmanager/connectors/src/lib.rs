@@ -9,5 +9,6 @@ pub mod error;
 pub mod files;
 pub mod formats;
 pub mod generator;
+pub mod kafka;
 pub mod print;
 pub mod registry;

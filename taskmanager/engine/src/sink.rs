@@ -30,6 +30,17 @@ pub trait SinkWriter: Send {
     fn close_at_next_stage(&mut self);
 }
 
+/// A slot that a publisher is to take over, as it begins.
+#[derive(Clone, Debug)]
+pub struct SlotTakeOver {
+    /// Which slot.
+    pub slot: SlotId,
+    /// What the restored manifest lists of it, oldest first.
+    pub listed: Vec<StagedInterval>,
+    /// The restored manifest's id; [`CheckpointId::ZERO`]: there is none.
+    pub newest: CheckpointId,
+}
+
 /// Makes staged intervals visible.
 ///
 /// # Contract
@@ -39,6 +50,12 @@ pub trait SinkWriter: Send {
 pub trait Publisher: Send + Sync {
     /// Makes one listed interval visible, all of it.
     async fn publish(&self, slot: &SlotId, interval: &StagedInterval) -> Result<(), Error>;
+
+    /// Before the first row is read: fences whoever published these slots before (X2, X4) and sees
+    /// that what was published is known (X3).
+    async fn take_over(&self, _slots: &[SlotTakeOver]) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// At a restore: removes what dead attempts staged and no manifest lists. `listed` is every
     /// interval of this sink in the manifest restored.

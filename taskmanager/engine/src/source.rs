@@ -25,6 +25,8 @@ pub enum SourceEvent {
     Discovered(SplitState),
     /// No split of this reader has anything now; ask again after a pause or when woken.
     Waiting,
+    /// The same, of a reader that has paused already: ask again at once.
+    Quiet,
     /// All its splits are read to their ends and no more will come.
     Ended,
 }
@@ -46,6 +48,15 @@ pub struct SourceBatch {
     pub unknown_fields: u64,
     /// How far the split is read once these rows are taken.
     pub progress: SplitProgress,
+}
+
+/// How the outside system of a reader does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// What keeps the reader from reading, in words: an unreachable broker, an open transaction.
+    pub trouble: Option<String>,
+    /// Records that are there and not read yet, where it is known.
+    pub lag_records: Option<u64>,
 }
 
 /// Lists a source's splits, once per job, before anything is read.
@@ -72,4 +83,9 @@ pub trait SourceReader: Send {
 
     /// Units read and units in all its splits (0: unbounded), for people.
     fn read_units(&self) -> (u64, u64);
+
+    /// How the outside system does, for people and metrics.
+    fn health(&self) -> Health {
+        Health::default()
+    }
 }

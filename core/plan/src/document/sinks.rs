@@ -7,7 +7,9 @@ use streamforge_core::job_graph::{ChangelogMode, Connector, Delivery, Format, Si
 use streamforge_crds::v1alpha1::{self as written, FileSink, Sink};
 
 use super::Output;
+use super::kafka;
 use super::nodes::Context;
+use super::s3;
 use super::sources::{check_local_path, resolve_format};
 use crate::problem::{did_you_mean, listed};
 
@@ -42,11 +44,7 @@ fn connector(
         config: config.unwrap_or(serde_json::Value::Null),
     };
     if let Some(kafka) = &sink.kafka {
-        context.add(
-            &format!("{path}.kafka"),
-            "`kafka` is not supported yet",
-            None,
-        );
+        kafka::check_sink(sink, kafka, &format!("{path}.kafka"), (input, context));
         return Some(connector("kafka", serde_json::to_value(kafka)));
     }
     if let Some(file) = &sink.file {
@@ -61,13 +59,22 @@ fn connector(
 }
 
 fn check_file(file: &FileSink, path: &str, input: &Output, context: &mut Context<'_>) {
-    check_local_path(&file.path, &format!("{path}.path"), context);
-    if file.path.contains(['*', '?', '[']) {
-        let message = "the path of a file sink is a folder, not a glob";
-        context.add(&format!("{path}.path"), message, None);
+    let at = format!("{path}.path");
+    let access = (file.s3.as_ref(), &*format!("{path}.s3"));
+    if s3::is_s3(&file.path) {
+        s3::check((&file.path, &at), access, context);
+    } else {
+        check_local_path(&file.path, &at, context);
+        s3::check_none(access.0, access.1, context);
+        if file.path.contains(['*', '?', '[']) {
+            let message = "the path of a file sink is a folder, not a glob";
+            context.add(&at, message, None);
+        }
     }
-    if file.s3.is_some() {
-        context.add(&format!("{path}.s3"), "`s3` is not supported yet", None);
+    if file.rollover.is_some() && s3::is_s3(&file.path) {
+        let message = "`rollover` is not supported yet in a bucket";
+        let hint = "remove it: a file closes at every checkpoint that has rows";
+        context.add(&format!("{path}.rollover"), message, Some(hint.to_owned()));
     }
     if let Some(rollover) = file.rollover {
         if rollover.size.is_some_and(|size| size.bytes() == 0) {
@@ -124,7 +131,14 @@ fn format(sink: &Sink, path: &str, input: &Output, context: &mut Context<'_>) ->
     let is_encoded = sink.file.is_some() || sink.kafka.is_some();
     let field = format!("{path}.format");
     let format = match (&sink.format, is_encoded) {
-        (Some(format), true) => resolve_format(format, &field, context)?,
+        (Some(format), true) => {
+            let format = resolve_format(format, &field, context)?;
+            if sink.kafka.is_some() {
+                kafka::sink_format(sink, format, &field, context)?
+            } else {
+                format
+            }
+        }
         (None, true) => {
             if !context.places.has(&field) {
                 let hint = "write `format: {json: {}}`, csv or parquet";
@@ -177,7 +191,7 @@ fn changelog(sink: &Sink, path: &str, input: &Output, context: &mut Context<'_>)
                 let hint = Some("write `changelog: Retract`".to_owned());
                 context.add(&field, "`Upsert` is for kafka sinks", hint);
             }
-            ChangelogMode::Retract
+            ChangelogMode::Upsert
         }
         None if shows_updates && input.updating => ChangelogMode::Retract,
         None | Some(written::Changelog::AppendOnly) => {

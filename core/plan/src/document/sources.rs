@@ -10,6 +10,7 @@ use streamforge_crds::v1alpha1::{
     self as written, CsvFormat, FileSource, GeneratorSource, OnBadRecord, Source, Watch,
 };
 
+use super::kafka;
 use super::nodes::Context;
 use crate::expression::{Parsed, Scope, no_such_column, parse, quoted, resolve_as};
 use crate::problem::did_you_mean;
@@ -32,7 +33,14 @@ pub(super) fn resolve(
             );
             None
         }
-        Some(format) => resolve_format(format, &format!("{path}.format"), context),
+        Some(format) => {
+            let path = format!("{path}.format");
+            let format = resolve_format(format, &path, context);
+            match (format, &source.kafka) {
+                (Some(format), Some(_)) => kafka::source_format(source, format, &path, context),
+                (format, _) => format,
+            }
+        }
         None => {
             if !is_generator && !context.places.has(&format!("{path}.format")) {
                 let hint = "write `format: {json: {}}`, csv, parquet or raw";
@@ -65,6 +73,9 @@ pub(super) fn resolve(
 
 /// Columns that the connector can add, used only where named.
 pub(super) fn hidden_columns(source: &Source) -> Vec<Column> {
+    if source.kafka.is_some() {
+        return kafka::hidden_columns();
+    }
     if source.file.is_none() {
         return Vec::new();
     }
@@ -108,11 +119,7 @@ fn config<T: serde::Serialize>(block: &T) -> Json {
 
 fn connector(source: &Source, path: &str, context: &mut Context<'_>) -> Option<Connector> {
     if let Some(kafka) = &source.kafka {
-        context.add(
-            &format!("{path}.kafka"),
-            "`kafka` is not supported yet",
-            None,
-        );
+        kafka::check_source(kafka, &format!("{path}.kafka"), context);
         return Some(Connector {
             kind: "kafka".to_owned(),
             config: config(kafka),

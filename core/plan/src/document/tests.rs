@@ -1,6 +1,8 @@
 use super::*;
 
+mod kafka;
 mod meaning;
+mod s3;
 mod settings;
 mod shape;
 

@@ -10,7 +10,7 @@ use arrow::error::ArrowError;
 use streamforge_core::job_graph::{self, SourceColumn};
 use streamforge_engine::types;
 
-use crate::formats::decoded::{Column, Decoded, TimeParse};
+use crate::formats::decoded::{Column, Decoded};
 
 /// Where an output column comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,35 +32,10 @@ pub struct Layout {
     output: Vec<Origin>,
 }
 
-/// The unescaped tokens of a JSON pointer (RFC 6901).
-fn tokens(pointer: &str) -> Vec<String> {
-    let unescape = |token: &str| token.replace("~1", "/").replace("~0", "~");
-    pointer.split('/').skip(1).map(unescape).collect()
-}
-
-fn column(declared: &SourceColumn, output: &[job_graph::Column]) -> Column {
-    Column {
-        name: declared.column.name.clone(),
-        data_type: types::arrow_type(&declared.column.data_type),
-        nullable: declared.column.nullable,
-        path: declared.path.as_deref().map(tokens).unwrap_or_default(),
-        parse: match &declared.parse {
-            job_graph::TimeParse::Rfc3339 => TimeParse::Rfc3339,
-            job_graph::TimeParse::EpochSeconds => TimeParse::EpochSeconds,
-            job_graph::TimeParse::EpochMillis => TimeParse::EpochMillis,
-            job_graph::TimeParse::EpochMicros => TimeParse::EpochMicros,
-            job_graph::TimeParse::Pattern(pattern) => TimeParse::Strftime(pattern.clone()),
-        },
-        wanted: output
-            .iter()
-            .any(|column| column.name == declared.column.name),
-    }
-}
-
 impl Layout {
     /// The layout of a source with these declared columns, of which the output names those wanted.
     pub fn new(declared: &[SourceColumn], output: &[job_graph::Column]) -> Self {
-        let columns: Vec<Column> = declared.iter().map(|c| column(c, output)).collect();
+        let columns = Column::declared(declared, output);
         let wanted: Vec<&str> = columns
             .iter()
             .filter(|c| c.wanted)

@@ -48,6 +48,35 @@ pub struct SinkConfig {
     /// When a file is closed.
     #[serde(default)]
     pub rollover: Option<Rollover>,
+    /// The way to a bucket.
+    #[serde(default)]
+    pub s3: Option<S3>,
+}
+
+/// `s3:` of a sink.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct S3 {
+    /// URL of the server.
+    pub endpoint: Option<String>,
+    /// The region.
+    pub region: Option<String>,
+    /// Whether the bucket is part of the path.
+    #[serde(default = "path_style")]
+    pub path_style: bool,
+    /// The secret with the keys.
+    pub credentials_secret: Option<SecretName>,
+}
+
+/// The name of a secret.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SecretName {
+    /// The name.
+    pub name: String,
+}
+
+fn path_style() -> bool {
+    true
 }
 
 /// A file closes at the first barrier after one of these is reached.

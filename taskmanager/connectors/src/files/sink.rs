@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use streamforge_core::ids::{CheckpointId, Epoch, JobId, SlotId};
+use streamforge_core::ids::{CheckpointId, Epoch, Generation, JobId, SlotId};
 use streamforge_core::job_graph::ChangelogMode;
 use streamforge_core::manifest::{StagedInterval, StagedObject};
 use streamforge_engine::batch::{BadRows, StreamBatch};
@@ -29,6 +29,7 @@ use crate::error::failed;
 use partition::Partitioner;
 use segment::SegmentWriter;
 
+pub mod bucket;
 pub mod partition;
 pub mod publish;
 pub mod segment;
@@ -63,6 +64,8 @@ pub struct WriterName {
     pub job: JobId,
     /// The slot, which is the sink and the subtask.
     pub slot: SlotId,
+    /// Term of the coordinator.
+    pub generation: Generation,
     /// The attempt.
     pub epoch: Epoch,
     /// Checkpoint id that things staged before the first barrier carry (C4).

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use arrow::array::UInt64Array;
 use async_trait::async_trait;
-use streamforge_core::ids::SplitId;
+use streamforge_core::ids::{JobId, SplitId};
 use streamforge_core::manifest::{SplitProgress, SplitState};
 use streamforge_engine::batch::{BadRows, Origin};
 use streamforge_engine::error::Error;
@@ -53,6 +53,8 @@ pub struct ReaderPlace {
     /// Every split of the source that the restored manifest knows, of all readers, ended ones too: a
     /// watching reader takes no file twice.
     pub known: Vec<SplitState>,
+    /// The job; none where nobody is to be told that it is read.
+    pub job: Option<JobId>,
 }
 
 /// What a file source is told.

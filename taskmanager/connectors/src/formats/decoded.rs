@@ -8,6 +8,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use streamforge_core::job_graph::{self, SourceColumn};
+use streamforge_engine::types;
 
 use crate::formats::builder::ColumnBuilder;
 
@@ -68,11 +70,40 @@ impl Column {
         }
     }
 
+    /// The declared columns of a source, of which its output names those that somebody reads.
+    pub fn declared(declared: &[SourceColumn], output: &[job_graph::Column]) -> Vec<Self> {
+        declared.iter().map(|c| Self::of(c, output)).collect()
+    }
+
+    fn of(declared: &SourceColumn, output: &[job_graph::Column]) -> Self {
+        let name = &declared.column.name;
+        Column {
+            name: name.clone(),
+            data_type: types::arrow_type(&declared.column.data_type),
+            nullable: declared.column.nullable,
+            path: declared.path.as_deref().map(tokens).unwrap_or_default(),
+            parse: match &declared.parse {
+                job_graph::TimeParse::Rfc3339 => TimeParse::Rfc3339,
+                job_graph::TimeParse::EpochSeconds => TimeParse::EpochSeconds,
+                job_graph::TimeParse::EpochMillis => TimeParse::EpochMillis,
+                job_graph::TimeParse::EpochMicros => TimeParse::EpochMicros,
+                job_graph::TimeParse::Pattern(pattern) => TimeParse::Strftime(pattern.clone()),
+            },
+            wanted: output.iter().any(|column| column.name == *name),
+        }
+    }
+
     /// The same, not nullable.
     pub fn not_null(mut self) -> Self {
         self.nullable = false;
         self
     }
+}
+
+/// The unescaped tokens of a JSON pointer (RFC 6901).
+fn tokens(pointer: &str) -> Vec<String> {
+    let unescape = |token: &str| token.replace("~1", "/").replace("~0", "~");
+    pointer.split('/').skip(1).map(unescape).collect()
 }
 
 /// A run of whole rows, with [`CHUNK_PADDING`] newlines behind it.

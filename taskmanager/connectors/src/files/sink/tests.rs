@@ -32,6 +32,7 @@ fn config(folder: &Path) -> SinkConfig {
         path: folder.to_str().unwrap().to_owned(),
         partition_by: Vec::new(),
         rollover: None,
+        s3: None,
     }
 }
 
@@ -44,6 +45,7 @@ fn writer_of(config: SinkConfig, format: OutputFormat, epoch: u64) -> FileWriter
     let name = WriterName {
         job: job(),
         slot: slot(),
+        generation: streamforge_core::ids::Generation::from_stored(1),
         epoch: Epoch::from_stored(epoch),
         first_id: id(10 * epoch),
     };

@@ -75,6 +75,7 @@ fn place(parallelism: u32, known: &[SplitState]) -> ReaderPlace {
         subtask: 0,
         parallelism,
         known: known.to_vec(),
+        job: None,
     }
 }
 
@@ -366,6 +367,7 @@ async fn watch(order: Order) {
             subtask,
             parallelism: 2,
             known: ended.clone(),
+            job: None,
         };
         let mut reader = FileReader::new(spec.clone(), place);
         reader.assign(Vec::new()).await.unwrap();

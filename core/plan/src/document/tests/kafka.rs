@@ -1,0 +1,234 @@
+//! Tests: Kafka blocks.
+#![expect(clippy::too_many_lines, reason = "tables of cases")]
+
+use streamforge_core::job_graph::{ChangelogMode, Delivery, Format, OperatorKind};
+
+use super::{GOOD, Problem, load};
+
+/// The good document with Kafka at both ends; tests break one thing of it.
+fn kafka() -> String {
+    let source = "kafka: {bootstrapServers: \"a:9092,b:9092\", topics: [clicks]}";
+    let sink = "kafka: {bootstrapServers: \"a:9092\", topic: out, key: [user_id]}";
+    GOOD.replacen("file: {path: \"/data/*.ndjson\"}", source, 1)
+        .replacen("file: {path: /data/out}", sink, 1)
+}
+
+/// Path, message and hint of each problem.
+fn told(from: &str, to: &str) -> Vec<(String, String, String)> {
+    let text = kafka();
+    assert!(text.contains(from), "the document has no `{from}`");
+    let told = |p: Problem| (p.path, p.message, p.hint.unwrap_or_default());
+    let problems = load(&text.replacen(from, to, 1), "job.yaml").err();
+    problems.unwrap_or_default().into_iter().map(told).collect()
+}
+
+#[test]
+fn a_document_with_kafka_at_both_ends_is_good_and_exactly_once() {
+    let loaded = load(&kafka(), "job.yaml").unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let graph = crate::plan(&loaded);
+
+    let kinds: Vec<&OperatorKind> = graph
+        .operators()
+        .map(|(_, operator)| &operator.kind)
+        .collect();
+    let source = kinds.iter().find_map(|kind| match kind {
+        OperatorKind::Source(spec) => Some(spec),
+        _ => None,
+    });
+    let source = source.unwrap();
+    assert_eq!(source.connector.kind, "kafka");
+    assert!(!source.bounded, "without endAt a topic has no end");
+    let sink = kinds.iter().find_map(|kind| match kind {
+        OperatorKind::Sink(spec) if spec.connector.kind == "kafka" => Some(spec),
+        _ => None,
+    });
+    let sink = sink.unwrap();
+    assert_eq!(
+        (sink.delivery, sink.changelog),
+        (Delivery::ExactlyOnce, ChangelogMode::AppendOnly)
+    );
+}
+
+#[test]
+fn upsert_is_a_mode_of_its_own_and_needs_a_key() {
+    let upsert = kafka().replacen(
+        "key: [user_id]}, format: {json: {}}",
+        "key: [user_id]}, format: {json: {}}, changelog: Upsert",
+        1,
+    );
+    let loaded = load(&upsert, "job.yaml").unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let graph = crate::plan(&loaded);
+    let upserts = graph.operators().filter(|(_, operator)| {
+        matches!(&operator.kind, OperatorKind::Sink(spec) if spec.changelog == ChangelogMode::Upsert)
+    });
+    assert_eq!(upserts.count(), 1);
+
+    assert_eq!(
+        told(
+            ", key: [user_id]}, format: {json: {}}",
+            "}, format: {json: {}}, changelog: Upsert"
+        ),
+        [(
+            "spec.sinks[0].kafka".to_owned(),
+            "`changelog: Upsert` needs a key".to_owned(),
+            "write `key: [column]` in the kafka block".to_owned()
+        )]
+    );
+}
+
+#[test]
+fn hidden_columns_of_kafka_can_be_read_by_name() {
+    let text = kafka().replacen(
+        "filter: \"amount > 0\"",
+        "filter: \"_offset >= 0 AND _partition < 3 AND _topic = 'clicks' AND _key IS NOT NULL\"",
+        1,
+    );
+
+    let loaded = load(&text, "job.yaml").unwrap_or_else(|problems| panic!("{problems:#?}"));
+
+    let graph = crate::plan(&loaded);
+    let names: Vec<String> = graph
+        .operators()
+        .filter(|(_, operator)| matches!(operator.kind, OperatorKind::Source(_)))
+        .flat_map(|(_, operator)| operator.output.iter().map(|column| column.name.clone()))
+        .collect();
+    for name in ["_key", "_topic", "_partition", "_offset"] {
+        assert!(names.iter().any(|n| n == name), "{name} in {names:?}");
+    }
+}
+
+#[test]
+fn a_csv_record_has_no_header() {
+    let text = kafka().replacen("    format: {json: {}}", "    format: {csv: {}}", 1);
+    let text = text
+        .replacen("    - {name: tags, type: \"TEXT[]\"}\n", "", 1)
+        .replacen(
+            "  - {name: words, from: clicks, unnest: \"tags AS tag\"}\n",
+            "",
+            1,
+        )
+        .replacen("  - {name: words_out, from: words, print: {}}\n", "", 1)
+        .replacen(", path: /meta/time", "", 1);
+    let loaded = load(&text, "job.yaml").unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let graph = crate::plan(&loaded);
+    let csv = graph
+        .operators()
+        .find_map(|(_, operator)| match &operator.kind {
+            OperatorKind::Source(spec) => spec.format.clone(),
+            _ => None,
+        });
+    assert!(matches!(csv, Some(Format::Csv { header: false, .. })));
+}
+
+#[test]
+fn mistakes_of_kafka_blocks_are_told() {
+    let source = "spec.sources[0].kafka";
+    let sink = "spec.sinks[0].kafka";
+    let topics = "topics: [clicks]";
+    let cases: Vec<(&str, &str, String, &str)> = vec![
+        (
+            "\"a:9092,b:9092\"",
+            "\"a:9092,b:x\"",
+            format!("{source}.bootstrapServers"),
+            "`b:x` is no address of a broker",
+        ),
+        (
+            topics,
+            "topics: [clicks, clicks]",
+            format!("{source}.topics[1]"),
+            "`clicks` is in the list twice",
+        ),
+        (
+            topics,
+            "topics: [\"a b\"]",
+            format!("{source}.topics[0]"),
+            "`a b` is no name of a topic",
+        ),
+        (
+            topics,
+            "topicPattern: \"clicks-(\"",
+            format!("{source}.topicPattern"),
+            "`clicks-(` is no regular expression",
+        ),
+        (
+            topics,
+            "topics: [clicks], startFrom: Timestamp",
+            source.to_owned(),
+            "`startTimestamp` is missing",
+        ),
+        (
+            topics,
+            "topics: [clicks], startFrom: Timestamp, startTimestamp: yesterday",
+            format!("{source}.startTimestamp"),
+            "`yesterday` is no time",
+        ),
+        (
+            topics,
+            "topics: [clicks], startTimestamp: \"2026-01-31T00:00:00Z\"",
+            format!("{source}.startTimestamp"),
+            "`startTimestamp` means nothing here",
+        ),
+        (
+            topics,
+            "topics: [clicks], properties: {\"auto.offset.reset\": latest}",
+            format!("{source}.properties.auto.offset.reset"),
+            "`auto.offset.reset` cannot be set",
+        ),
+        (
+            topics,
+            "topics: [clicks], properties: {\"ssl.key.password\": hush}",
+            format!("{source}.properties.ssl.key.password"),
+            "`ssl.key.password` would put a secret into the document",
+        ),
+        (
+            topics,
+            "topics: [clicks], security: {protocol: SaslSsl, credentialsSecret: {name: k}}",
+            format!("{source}.security"),
+            "`mechanism` is missing",
+        ),
+        (
+            topics,
+            "topics: [clicks], security: {protocol: Ssl, credentialsSecret: {name: k}}",
+            format!("{source}.security.credentialsSecret"),
+            "`credentialsSecret` means nothing without a SASL protocol",
+        ),
+        (
+            "topic: out",
+            "topic: \"..\"",
+            format!("{sink}.topic"),
+            "`..` is no name of a topic",
+        ),
+        (
+            "key: [user_id]",
+            "key: [user]",
+            format!("{sink}.key[0]"),
+            "no column is named `user`",
+        ),
+        (
+            "key: [user_id]",
+            "key: [user_id], properties: {acks: \"1\"}",
+            format!("{sink}.properties.acks"),
+            "`acks` cannot be set",
+        ),
+        (
+            "key: [user_id]}, format: {json: {}}",
+            "key: [user_id]}, format: {parquet: {}}",
+            "spec.sinks[0].format.parquet".to_owned(),
+            "a record of Kafka is no Parquet file",
+        ),
+        (
+            "key: [user_id]}, format: {json: {}}",
+            "key: [user_id]}, format: {csv: {header: true}}",
+            "spec.sinks[0].format.csv.header".to_owned(),
+            "a record of Kafka has no header line",
+        ),
+    ];
+    for (from, to, path, message) in cases {
+        let told = told(from, to);
+        let found: Vec<(&str, &str)> = told
+            .iter()
+            .map(|(path, message, _)| (path.as_str(), message.as_str()))
+            .collect();
+        assert_eq!(found, [(path.as_str(), message)], "{to}");
+    }
+}

@@ -1,0 +1,218 @@
+//! What clients tell beside their answers.
+//!
+//! Owns: the callbacks of consumers and producers: statistics, errors, the identity of topics, and
+//! anything that makes the outcome of a request doubtful. Decides nothing.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::ProducerContext;
+
+use super::statistics::{Places, places};
+
+/// An identity of nobody: what a client has before the first answer.
+const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+
+/// Something that went wrong outside of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Its kind.
+    pub code: RDKafkaErrorCode,
+    /// The client's words.
+    pub reason: String,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    places: Option<Places>,
+    trouble: Option<Trouble>,
+    /// Identities of topics in the order in which they were told; the last is the present one.
+    topic_ids: BTreeMap<String, Vec<String>>,
+    has_new_ids: bool,
+    /// First failed delivery since it was asked for.
+    failed_delivery: Option<KafkaError>,
+}
+
+/// Shared between a client's callbacks and its owner.
+#[derive(Debug, Default)]
+pub struct Ear {
+    told: Mutex<Told>,
+    /// Broken connections and requests that timed out.
+    disturbances_n: AtomicU64,
+}
+
+impl Ear {
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Statistics that came since the last call.
+    pub fn take_places(&self) -> Option<Places> {
+        self.lock().places.take()
+    }
+
+    /// What went wrong since the last call.
+    pub fn take_trouble(&self) -> Option<Trouble> {
+        self.lock().trouble.take()
+    }
+
+    /// All identities that a topic had since the client began.
+    pub fn topic_ids(&self, topic: &str) -> Vec<String> {
+        self.lock()
+            .topic_ids
+            .get(topic)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Whether a topic got an identity since the last call.
+    pub fn take_new_ids(&self) -> bool {
+        std::mem::take(&mut self.lock().has_new_ids)
+    }
+
+    /// The first delivery that failed since the last call.
+    pub fn take_failed_delivery(&self) -> Option<KafkaError> {
+        self.lock().failed_delivery.take()
+    }
+
+    /// Broken connections and requests that timed out, so far: a request that was outstanding when
+    /// this grew may have an effect later (X2).
+    pub fn disturbances_n(&self) -> u64 {
+        self.disturbances_n.load(Ordering::Relaxed)
+    }
+
+    fn on_error(&self, error: &KafkaError, reason: &str) {
+        let Some(code) = error.rdkafka_error_code() else {
+            return;
+        };
+        if code == RDKafkaErrorCode::PartitionEOF {
+            return;
+        }
+        self.disturbances_n.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(?code, reason, "kafka client");
+        let reason = reason.to_owned();
+        self.lock().trouble = Some(Trouble { code, reason });
+    }
+
+    fn on_log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if facility == "REQTMOUT" {
+            self.disturbances_n.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some((topic, id)) = topic_id(message) {
+            let mut told = self.lock();
+            let ids = told.topic_ids.entry(topic.to_owned()).or_default();
+            let is_new = ids.last().map(String::as_str) != Some(id);
+            if is_new {
+                ids.push(id.to_owned());
+            }
+            told.has_new_ids |= is_new;
+        }
+        match level {
+            RDKafkaLogLevel::Emerg
+            | RDKafkaLogLevel::Alert
+            | RDKafkaLogLevel::Critical
+            | RDKafkaLogLevel::Error
+            | RDKafkaLogLevel::Warning => {
+                tracing::debug!(target: "librdkafka", facility, message, "warning");
+            }
+            RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => {
+                tracing::trace!(target: "librdkafka", facility, message, "log");
+            }
+        }
+    }
+}
+
+/// `Topic clicks changed id from X to Y`: the name and Y.
+fn topic_id(message: &str) -> Option<(&str, &str)> {
+    let (_, rest) = message.split_once("Topic ")?;
+    let (topic, rest) = rest.split_once(" changed id from ")?;
+    let (_, id) = rest.split_once(" to ")?;
+    let id = id.trim();
+    (id != NO_ID && !id.is_empty()).then_some((topic, id))
+}
+
+/// The context of every client.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// Where its owner listens.
+    pub ear: Arc<Ear>,
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.ear.on_log(level, facility, message);
+    }
+
+    fn stats_raw(&self, statistics: &[u8]) {
+        if let Some(places) = places(statistics) {
+            self.ear.lock().places = Some(places);
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.ear.on_error(&error, reason);
+    }
+}
+
+impl ConsumerContext for Context {}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = result {
+            let mut told = self.ear.lock();
+            if told.failed_delivery.is_none() {
+                told.failed_delivery = Some(error.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identity_of_a_topic_is_read_from_the_log() {
+        let ear = Ear::default();
+        let log = |text: &str| ear.on_log(RDKafkaLogLevel::Debug, "METADATA", text);
+
+        log(
+            "[thrd:main]: Topic a.b changed id from AAAAAAAAAAAAAAAAAAAAAA to xYz_-0123456789abcdefgh",
+        );
+        log(
+            "[thrd:main]: Topic a.b changed id from xYz_-0123456789abcdefgh to AAAAAAAAAAAAAAAAAAAAAA",
+        );
+        log("[thrd:main]: Topic other partition 0 Leader 1 Epoch 0");
+
+        assert_eq!(ear.topic_ids("a.b"), ["xYz_-0123456789abcdefgh"]);
+        assert!(ear.topic_ids("other").is_empty());
+    }
+
+    #[test]
+    fn a_request_that_timed_out_is_a_disturbance_x2() {
+        let ear = Ear::default();
+
+        ear.on_log(
+            RDKafkaLogLevel::Warning,
+            "REQTMOUT",
+            "Timed out 1 in-flight",
+        );
+        ear.on_error(
+            &KafkaError::Global(RDKafkaErrorCode::BrokerTransportFailure),
+            "broken",
+        );
+
+        assert_eq!(ear.disturbances_n(), 2);
+        let trouble = ear.take_trouble().unwrap();
+        assert_eq!(trouble.code, RDKafkaErrorCode::BrokerTransportFailure);
+        assert_eq!(ear.take_trouble(), None);
+    }
+}

@@ -1,0 +1,390 @@
+//! Rows to records: value, key and partition.
+//!
+//! Owns: what a row's key is, which partition it goes to, and whether it can be written at all. All
+//! of this is decided here, before anything is staged, so that nothing can be refused for its own sake
+//! later (X1). Start at: [`Encoder`].
+//!
+//! A key of one column is its plain text (BYTEA: its bytes), NULL no key; a key of several columns is
+//! a JSON object of them.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use memchr::memchr_iter;
+use streamforge_core::job_graph::ChangelogMode;
+use streamforge_engine::batch::{BadRows, RowOp, StreamBatch};
+
+use super::murmur2::partition_of;
+use super::staged::Record;
+use crate::changelog::with_ops;
+use crate::formats::write::{CsvDialect, json_row, plain_text, write_json_rows};
+
+/// Bytes that a broker counts for a record beside its key and value, at most: the header of a batch
+/// of one, and lengths.
+const RECORD_OVERHEAD_BYTES: usize = 128;
+
+/// Records without a key that go to one partition before the next one's turn: whole batches are
+/// cheaper than single records, and the partitions fill alike.
+const KEYLESS_RUN: u32 = 512;
+
+/// How values are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueFormat {
+    /// A JSON object.
+    Json,
+    /// A CSV record without a newline.
+    Csv(CsvDialect),
+}
+
+/// What the topic is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicLimits {
+    /// How many partitions it has.
+    pub partitions_n: i32,
+    /// `max.message.bytes`
+    pub message_bytes_max: usize,
+}
+
+/// Makes records of rows.
+#[derive(Debug)]
+pub struct Encoder {
+    format: ValueFormat,
+    key: Vec<String>,
+    changelog: ChangelogMode,
+    limits: TopicLimits,
+    /// Records without a key so far; says whose turn it is.
+    keyless_n: u32,
+    buffer: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// Keys of a batch.
+enum Keys {
+    None,
+    Text(ArrayRef),
+    Bytes(ArrayRef),
+    Other(ArrayRef),
+    Several(RecordBatch),
+}
+
+impl Keys {
+    fn of(rows: &RecordBatch, names: &[String]) -> Result<Self, ArrowError> {
+        let indices = names
+            .iter()
+            .map(|name| rows.schema_ref().index_of(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(match indices.as_slice() {
+            [] => Keys::None,
+            [only] => {
+                let array = rows.column(*only).clone();
+                match array.data_type() {
+                    DataType::Utf8 => Keys::Text(array),
+                    DataType::Binary => Keys::Bytes(array),
+                    _ => Keys::Other(array),
+                }
+            }
+            _ => Keys::Several(rows.project(&indices)?),
+        })
+    }
+
+    fn with<R>(&self, row: usize, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
+        match self {
+            Keys::None => f(None),
+            Keys::Text(array) | Keys::Bytes(array) | Keys::Other(array) if array.is_null(row) => {
+                f(None)
+            }
+            Keys::Text(array) => f(Some(array.as_string::<i32>().value(row).as_bytes())),
+            Keys::Bytes(array) => f(Some(array.as_binary::<i32>().value(row))),
+            Keys::Other(array) => f(Some(plain_text(array, row).as_bytes())),
+            Keys::Several(rows) => f(Some(&json_row(rows, row))),
+        }
+    }
+}
+
+impl Encoder {
+    /// For a topic like this. `first_turn` says which partition keyless records go to first, so that
+    /// the subtasks of a sink do not all begin with the same.
+    pub fn new(
+        format: ValueFormat,
+        key: Vec<String>,
+        changelog: ChangelogMode,
+        limits: TopicLimits,
+        first_turn: u32,
+    ) -> Self {
+        Encoder {
+            format,
+            key,
+            changelog,
+            limits,
+            keyless_n: first_turn.wrapping_mul(KEYLESS_RUN),
+            buffer: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// Hands each row's record to `take`; rows that can never be written go to `bad`.
+    pub fn encode(
+        &mut self,
+        batch: &StreamBatch,
+        bad: &mut BadRows,
+        take: &mut dyn FnMut(Record<'_>),
+    ) -> Result<(), ArrowError> {
+        let rows = with_ops(batch, self.changelog)?;
+        let keys = Keys::of(&batch.rows, &self.key)?;
+        self.write_values(&rows);
+        let mut start = 0;
+        for row in 0..batch.len() {
+            let end = self.ends.get(row).copied().unwrap_or(start);
+            let value = (start, end);
+            start = end + usize::from(self.format == ValueFormat::Json);
+            let op = batch
+                .ops
+                .as_ref()
+                .and_then(|ops| RowOp::from_byte(ops.value(row)))
+                .unwrap_or(RowOp::Insert);
+            let upsert = self.changelog == ChangelogMode::Upsert;
+            if upsert && op == RowOp::UpdateBefore {
+                // Its `+U` has the same key and overwrites it.
+                continue;
+            }
+            let deletes = upsert && op == RowOp::Delete;
+            let refused = keys.with(row, |key| {
+                let value = if deletes {
+                    None
+                } else {
+                    self.buffer.get(value.0..value.1)
+                };
+                let limit = self.limits.message_bytes_max;
+                let bytes = key.map_or(0, <[u8]>::len)
+                    + value.map_or(0, <[u8]>::len)
+                    + RECORD_OVERHEAD_BYTES;
+                if bytes > limit {
+                    return Some(format!(
+                        "the record has {bytes} bytes, and the topic takes at most {limit}"
+                    ));
+                }
+                if upsert && key.is_none() {
+                    return Some("the key is NULL, and an upsert needs one".to_owned());
+                }
+                let partition = match key {
+                    Some(key) => partition_of(key, self.limits.partitions_n),
+                    None => keyless_turn(&mut self.keyless_n, self.limits.partitions_n),
+                };
+                take(Record {
+                    partition,
+                    key,
+                    value,
+                });
+                None
+            });
+            if let Some(reason) = refused {
+                push_bad(bad, batch, row, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all values into the buffer, one after the other.
+    fn write_values(&mut self, rows: &RecordBatch) {
+        self.buffer.clear();
+        self.ends.clear();
+        match &self.format {
+            ValueFormat::Json => {
+                write_json_rows(&mut self.buffer, rows);
+                // JSON has no newline but the one behind each row.
+                self.ends.extend(memchr_iter(b'\n', &self.buffer));
+            }
+            ValueFormat::Csv(dialect) => {
+                for row in 0..rows.num_rows() {
+                    dialect.write_rows(&mut self.buffer, &rows.slice(row, 1));
+                    self.buffer.pop();
+                    self.ends.push(self.buffer.len());
+                }
+            }
+        }
+    }
+}
+
+fn keyless_turn(keyless_n: &mut u32, partitions_n: i32) -> i32 {
+    let partitions_n = u32::try_from(partitions_n).unwrap_or(0).max(1);
+    let turn = (*keyless_n / KEYLESS_RUN) % partitions_n;
+    *keyless_n = keyless_n.wrapping_add(1);
+    i32::try_from(turn).unwrap_or(0)
+}
+
+fn push_bad(bad: &mut BadRows, batch: &StreamBatch, row: usize, reason: String) {
+    let raw = json_row(&batch.rows, row);
+    let origin = batch
+        .origin
+        .as_ref()
+        .map(|origin| (&origin.source, origin.position(row)));
+    let event_time = batch.event_time.as_ref().map(|times| times.value(row));
+    bad.push(Some(&raw), reason, origin, event_time);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use arrow::array::{Int8Array, Int64Array, StringArray};
+
+    use super::*;
+
+    const LIMITS: TopicLimits = TopicLimits {
+        partitions_n: 6,
+        message_bytes_max: 1000,
+    };
+
+    fn batch(users: Vec<Option<&str>>) -> StreamBatch {
+        let n = i64::try_from(users.len()).unwrap();
+        let columns: [(&str, ArrayRef, bool); 2] = [
+            ("user", Arc::new(StringArray::from(users)), true),
+            ("n", Arc::new(Int64Array::from_iter_values(0..n)), true),
+        ];
+        StreamBatch::plain(RecordBatch::try_from_iter_with_nullable(columns).unwrap())
+    }
+
+    type Told = (i32, Option<String>, Option<String>);
+
+    fn encode(encoder: &mut Encoder, batch: &StreamBatch) -> (Vec<Told>, BadRows) {
+        let (mut told, mut bad) = (Vec::new(), BadRows::default());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        encoder
+            .encode(batch, &mut bad, &mut |record| {
+                told.push((
+                    record.partition,
+                    record.key.map(text),
+                    record.value.map(text),
+                ));
+            })
+            .unwrap();
+        (told, bad)
+    }
+
+    fn encoder(key: &[&str], changelog: ChangelogMode) -> Encoder {
+        let key = key.iter().map(|&name| name.to_owned()).collect();
+        Encoder::new(ValueFormat::Json, key, changelog, LIMITS, 0)
+    }
+
+    #[test]
+    fn kf_r7_null_empty_and_zero_are_three_keys() {
+        let mut encoder = encoder(&["user"], ChangelogMode::AppendOnly);
+
+        let (told, bad) = encode(&mut encoder, &batch(vec![None, Some(""), Some("0")]));
+
+        let keys: Vec<Option<&str>> = told.iter().map(|(_, key, _)| key.as_deref()).collect();
+        assert_eq!(keys, [None, Some(""), Some("0")]);
+        assert_eq!(told[1].2.as_deref(), Some(r#"{"user":"","n":1}"#));
+        assert_eq!(told[2].0, partition_of(b"0", 6));
+        assert!(bad.is_empty());
+    }
+
+    #[test]
+    fn kf_r9_records_without_a_key_are_spread_over_all_partitions() {
+        let mut encoder = encoder(&[], ChangelogMode::AppendOnly);
+
+        let (told, _) = encode(&mut encoder, &batch(vec![None; 10_000]));
+
+        let mut counts: BTreeMap<i32, u32> = BTreeMap::new();
+        for (partition, ..) in &told {
+            *counts.entry(*partition).or_default() += 1;
+        }
+        assert_eq!(counts.len(), 6);
+        assert!(
+            counts.values().all(|n| (1_000..2_500).contains(n)),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn a_key_of_several_columns_is_a_json_object() {
+        let mut encoder = encoder(&["n", "user"], ChangelogMode::AppendOnly);
+
+        let (told, _) = encode(&mut encoder, &batch(vec![Some("a"), None]));
+
+        assert_eq!(told[0].1.as_deref(), Some(r#"{"n":0,"user":"a"}"#));
+        assert_eq!(told[1].1.as_deref(), Some(r#"{"n":1,"user":null}"#));
+    }
+
+    #[test]
+    fn a_key_of_a_number_is_its_text() {
+        let mut encoder = encoder(&["n"], ChangelogMode::AppendOnly);
+
+        let (told, _) = encode(&mut encoder, &batch(vec![Some("a"), Some("b")]));
+
+        assert_eq!(told[1].1.as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn an_upsert_writes_the_newest_row_and_a_tombstone() {
+        let mut encoder = encoder(&["user"], ChangelogMode::Upsert);
+        let mut rows = batch(vec![Some("a"), Some("a"), Some("a"), Some("a"), None]);
+        rows.ops = Some(Int8Array::from(vec![0, 1, 2, 3, 0]));
+
+        let (told, bad) = encode(&mut encoder, &rows);
+
+        let values: Vec<Option<&str>> = told.iter().map(|(_, _, v)| v.as_deref()).collect();
+        assert_eq!(
+            values,
+            [
+                Some(r#"{"user":"a","n":0}"#),
+                Some(r#"{"user":"a","n":2}"#),
+                None
+            ]
+        );
+        assert_eq!(bad.len(), 1, "no key");
+    }
+
+    #[test]
+    fn a_retraction_shows_its_operation() {
+        let mut encoder = encoder(&["user"], ChangelogMode::Retract);
+        let mut rows = batch(vec![Some("a"), Some("a")]);
+        rows.ops = Some(Int8Array::from(vec![1, 2]));
+
+        let (told, _) = encode(&mut encoder, &rows);
+
+        assert_eq!(
+            told[0].2.as_deref(),
+            Some(r#"{"_op":"-U","user":"a","n":0}"#)
+        );
+        assert_eq!(
+            told[1].2.as_deref(),
+            Some(r#"{"_op":"+U","user":"a","n":1}"#)
+        );
+    }
+
+    /// Attack 17: a row that the topic would refuse is bad when it is staged.
+    #[test]
+    fn attack_17_a_row_over_the_limit_is_bad_before_it_is_staged_x1() {
+        let mut encoder = encoder(&["user"], ChangelogMode::AppendOnly);
+        let long = "x".repeat(1000);
+
+        let (told, bad) = encode(&mut encoder, &batch(vec![Some(&long), Some("b")]));
+
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].2.as_deref(), Some(r#"{"user":"b","n":1}"#));
+        let (_, reason) = bad.first().unwrap();
+        assert!(reason.contains("at most 1000"), "{reason}");
+    }
+
+    #[test]
+    fn a_csv_value_is_one_record_without_a_newline() {
+        let dialect = CsvDialect {
+            delimiter: b',',
+            null: None,
+        };
+        let mut encoder = Encoder::new(
+            ValueFormat::Csv(dialect),
+            Vec::new(),
+            ChangelogMode::AppendOnly,
+            LIMITS,
+            0,
+        );
+
+        let (told, _) = encode(&mut encoder, &batch(vec![Some("a\nb"), None, Some("c,d")]));
+
+        let values: Vec<&str> = told.iter().filter_map(|(_, _, v)| v.as_deref()).collect();
+        assert_eq!(values, ["\"a\nb\",0", ",1", "\"c,d\",2"]);
+    }
+}

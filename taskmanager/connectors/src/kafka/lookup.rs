@@ -1,0 +1,286 @@
+//! Asking brokers about topics, without reading them.
+//!
+//! Owns: a client for questions, the patience with an answer, and what a missing answer means. All
+//! calls block; they run on threads made for that.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use super::client::{Context, Ear, Trouble};
+use super::config::{ANSWER_TIMEOUT, Access};
+use streamforge_engine::error::Error as EngineError;
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No broker answers; it may later.
+    #[error("no answer from kafka {servers}: {reason}")]
+    Unreachable {
+        /// Where.
+        servers: String,
+        /// What the client said last.
+        reason: String,
+    },
+    /// The credentials are wrong.
+    #[error("kafka {servers} refuses the credentials: {reason}")]
+    Credentials {
+        /// Where.
+        servers: String,
+        /// What the client said.
+        reason: String,
+    },
+    /// There is no such topic, or it may not be seen.
+    #[error("topic `{topic}` does not exist on kafka {servers}")]
+    NoSuchTopic {
+        /// Which.
+        topic: String,
+        /// Where.
+        servers: String,
+    },
+    /// The user may not do this.
+    #[error("kafka {servers} does not allow to {action} topic `{topic}`: an ACL is missing")]
+    Denied {
+        /// What.
+        action: &'static str,
+        /// Which.
+        topic: String,
+        /// Where.
+        servers: String,
+    },
+    /// Another refusal.
+    #[error("ask kafka {servers} about `{topic}`")]
+    Refused {
+        /// About what.
+        topic: String,
+        /// Where.
+        servers: String,
+        /// Why.
+        source: KafkaError,
+    },
+}
+
+impl Error {
+    /// Whether the same question may be answered later without anybody's help.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Error::Unreachable { .. } | Error::Refused { .. } => true,
+            Error::Credentials { .. } | Error::NoSuchTopic { .. } | Error::Denied { .. } => false,
+        }
+    }
+}
+
+/// What a topic is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicFacts {
+    /// How many partitions it has.
+    pub partitions_n: i32,
+    /// Its identity, where brokers tell it.
+    pub id: Option<String>,
+}
+
+/// A client for questions.
+pub struct Lookup {
+    consumer: BaseConsumer<Context>,
+    ear: Arc<Ear>,
+    servers: String,
+}
+
+impl std::fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lookup({})", self.servers)
+    }
+}
+
+/// How to make a [`Lookup`] later, on another thread.
+#[derive(Clone, Debug)]
+pub struct LookupPlace {
+    /// The cluster.
+    pub access: Access,
+    /// Folder of secrets.
+    pub secrets: Option<PathBuf>,
+}
+
+impl LookupPlace {
+    /// The client.
+    pub fn open(&self) -> Result<Lookup, EngineError> {
+        Lookup::open(&self.access, self.secrets.as_deref())
+    }
+}
+
+fn means_credentials(trouble: &Trouble) -> bool {
+    matches!(
+        trouble.code,
+        RDKafkaErrorCode::Authentication
+            | RDKafkaErrorCode::SaslAuthenticationFailed
+            | RDKafkaErrorCode::UnsupportedSASLMechanism
+            | RDKafkaErrorCode::IllegalSASLState
+    )
+}
+
+impl Lookup {
+    /// A client of this cluster.
+    pub fn open(access: &Access, secrets: Option<&Path>) -> Result<Self, EngineError> {
+        let config: ClientConfig = access.lookup(secrets)?;
+        let context = Context::default();
+        let ear = Arc::clone(&context.ear);
+        let consumer = config
+            .create_with_context(context)
+            .map_err(|error| super::config::cannot_open("a client of kafka", error))?;
+        Ok(Lookup {
+            consumer,
+            ear,
+            servers: access.bootstrap_servers.clone(),
+        })
+    }
+
+    /// What the callbacks heard.
+    fn listen(&self) {
+        // Each poll performs one callback; a metadata answer makes some dozen log lines.
+        for _ in 0..200 {
+            let _ = self.consumer.poll(Duration::ZERO);
+        }
+    }
+
+    fn error(&self, topic: &str, action: &'static str, source: KafkaError) -> Error {
+        self.listen();
+        let servers = self.servers.clone();
+        let topic = topic.to_owned();
+        let trouble = self.ear.take_trouble();
+        if let Some(trouble) = trouble
+            .as_ref()
+            .filter(|trouble| means_credentials(trouble))
+        {
+            let reason = trouble.reason.clone();
+            return Error::Credentials { servers, reason };
+        }
+        match source.rdkafka_error_code() {
+            Some(
+                RDKafkaErrorCode::UnknownTopicOrPartition
+                | RDKafkaErrorCode::UnknownTopic
+                | RDKafkaErrorCode::UnknownPartition
+                | RDKafkaErrorCode::UnknownTopicId,
+            ) => Error::NoSuchTopic { topic, servers },
+            Some(
+                RDKafkaErrorCode::TopicAuthorizationFailed
+                | RDKafkaErrorCode::GroupAuthorizationFailed
+                | RDKafkaErrorCode::ClusterAuthorizationFailed
+                | RDKafkaErrorCode::TransactionalIdAuthorizationFailed,
+            ) => Error::Denied {
+                action,
+                topic,
+                servers,
+            },
+            Some(
+                RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::AllBrokersDown
+                | RDKafkaErrorCode::Resolve
+                | RDKafkaErrorCode::OperationTimedOut
+                | RDKafkaErrorCode::TimedOutQueue
+                | RDKafkaErrorCode::RequestTimedOut
+                | RDKafkaErrorCode::LeaderNotAvailable
+                | RDKafkaErrorCode::NotLeaderForPartition,
+            ) => {
+                let reason = trouble.map_or_else(|| source.to_string(), |it| it.reason);
+                Error::Unreachable { servers, reason }
+            }
+            _ => Error::Refused {
+                topic,
+                servers,
+                source,
+            },
+        }
+    }
+
+    /// All topics there are.
+    pub fn topics(&self) -> Result<Vec<String>, Error> {
+        let metadata = self
+            .consumer
+            .fetch_metadata(None, ANSWER_TIMEOUT)
+            .map_err(|error| self.error("", "list", error))?;
+        let topics = metadata.topics().iter();
+        Ok(topics.map(|topic| topic.name().to_owned()).collect())
+    }
+
+    /// A broker's number.
+    pub fn some_broker(&self) -> Result<i32, Error> {
+        let metadata = self
+            .consumer
+            .fetch_metadata(None, ANSWER_TIMEOUT)
+            .map_err(|error| self.error("", "list", error))?;
+        let broker = metadata.brokers().first().map(|broker| broker.id());
+        broker.ok_or_else(|| Error::Unreachable {
+            servers: self.servers.clone(),
+            reason: "no broker is listed".to_owned(),
+        })
+    }
+
+    /// One topic.
+    pub fn topic(&self, topic: &str) -> Result<TopicFacts, Error> {
+        let metadata = self
+            .consumer
+            .fetch_metadata(Some(topic), ANSWER_TIMEOUT)
+            .map_err(|error| self.error(topic, "describe", error))?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let Some(found) = found else {
+            return Err(Error::NoSuchTopic {
+                topic: topic.to_owned(),
+                servers: self.servers.clone(),
+            });
+        };
+        if let Some(code) = found.error() {
+            let source = KafkaError::MetadataFetch(code.into());
+            return Err(self.error(topic, "describe", source));
+        }
+        let partitions_n = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
+        let began = Instant::now();
+        // The line with the identity was written before the answer was given.
+        let id = loop {
+            self.listen();
+            let id = self.ear.topic_ids(topic).pop();
+            if id.is_some() || began.elapsed() > Duration::from_millis(200) {
+                break id;
+            }
+        };
+        Ok(TopicFacts { partitions_n, id })
+    }
+
+    /// The oldest offset of a partition and its high watermark.
+    pub fn range(&self, topic: &str, partition: i32) -> Result<(i64, i64), Error> {
+        self.consumer
+            .fetch_watermarks(topic, partition, ANSWER_TIMEOUT)
+            .map_err(|error| self.error(topic, "read", error))
+    }
+
+    /// The first offset of each partition at or after a time in milliseconds; none: all are before it.
+    pub fn first_since(
+        &self,
+        topic: &str,
+        partitions_n: i32,
+        time_ms: i64,
+    ) -> Result<Vec<Option<i64>>, Error> {
+        let mut times = TopicPartitionList::new();
+        for partition in 0..partitions_n {
+            times
+                .add_partition_offset(topic, partition, Offset::Offset(time_ms))
+                .map_err(|error| self.error(topic, "read", error))?;
+        }
+        let found = self
+            .consumer
+            .offsets_for_times(times, ANSWER_TIMEOUT)
+            .map_err(|error| self.error(topic, "read", error))?;
+        let mut offsets = Vec::new();
+        for partition in 0..partitions_n {
+            let element = found.find_partition(topic, partition);
+            offsets.push(match element.map(|element| element.offset()) {
+                Some(Offset::Offset(offset)) => Some(offset),
+                _ => None,
+            });
+        }
+        Ok(offsets)
+    }
+}

@@ -1,0 +1,632 @@
+//! The exactly-once half that runs after the commit: staged objects become records of the topic.
+//!
+//! Owns: one producer per slot, the take-over of slots, and what is told when something cannot be
+//! published. The decisions are in [`super::marker`], the calls in [`super::transaction`].
+//!
+//! Invariants X1 to X4: see there. A publisher that was found to be the zombie never begins again.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use streamforge_core::ids::{CheckpointId, Epoch, Generation, JobId, OperatorUid, SlotId};
+use streamforge_core::manifest::{StagedInterval, StagedObject};
+use streamforge_engine::error::{Error, Recovery};
+use streamforge_engine::sink::{Publisher, SlotTakeOver};
+use streamforge_store::ObjectStore;
+
+use super::config::SinkConfig;
+use super::lookup::LookupPlace;
+use super::marker::{
+    Author, Doubt, Listed, Marker, Step, TakeOver, after_part, next_step, take_over,
+};
+use super::split::is_another;
+use super::staged::{self, Detail};
+use super::topic_settings::{TopicView, offsets_kept_for};
+use super::transaction::{self, SlotPlace, SlotProducer, Unwatched, Watch};
+use crate::error::failed;
+
+/// How long a take-over waits for brokers before the attempt ends and is begun anew.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pause between two tries of a take-over.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A slot that published nothing for this long writes its marker again: a group's offsets are kept
+/// for days after their commit, not for ever (X3).
+const REFRESH_AFTER: Duration = Duration::from_hours(1);
+
+/// How often is looked for such slots.
+const REFRESH_LOOK: Duration = Duration::from_mins(10);
+
+/// What cannot be published.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// X2.
+    #[error(
+        "publish {slot}: another attempt has taken over (it wrote `{marker}`); this one is over and \
+         publishes nothing"
+    )]
+    Zombie {
+        /// Which slot.
+        slot: SlotId,
+        /// What was found.
+        marker: Marker,
+    },
+    /// X3.
+    #[error(
+        "publish {slot}: its marker is gone from group {group}, and {listed_n} staged intervals, the oldest \
+         {oldest}, may have been published before it went: the output topic was deleted, or nothing was \
+         published for {kept}. Look whether the topic has these rows; `--accept-lost-marker {sink}` \
+         publishes them, perhaps a second time"
+    )]
+    Vanished {
+        /// Which slot.
+        slot: SlotId,
+        /// Its group.
+        group: String,
+        /// How many intervals are listed.
+        listed_n: usize,
+        /// The oldest of them.
+        oldest: CheckpointId,
+        /// How long the broker keeps offsets.
+        kept: String,
+        /// The sink.
+        sink: OperatorUid,
+    },
+    /// The topic is another one.
+    #[error(
+        "publish {slot}: topic `{topic}` was deleted and re-created since the rows were staged (its identity \
+         was {stored} and is {now}): what was published before is gone with the old one. To write to the \
+         new one, start the job anew with --fresh"
+    )]
+    AnotherTopic {
+        /// Which slot.
+        slot: SlotId,
+        /// Which topic.
+        topic: String,
+        /// Identity when it was staged.
+        stored: String,
+        /// Identity now.
+        now: String,
+    },
+    /// X1.
+    #[error(
+        "publish {slot}: interval {older} is half published and must be finished before {interval}"
+    )]
+    OlderUnfinished {
+        /// Which slot.
+        slot: SlotId,
+        /// What was asked.
+        interval: CheckpointId,
+        /// What comes before it.
+        older: CheckpointId,
+    },
+    /// X1.
+    #[error(
+        "publish {slot}: interval {interval} was begun as {marker} parts and is listed as {listed}; to go on \
+         would lose or double rows"
+    )]
+    OtherCut {
+        /// Which slot.
+        slot: SlotId,
+        /// Which interval.
+        interval: CheckpointId,
+        /// Parts by the marker.
+        marker: u32,
+        /// Parts by the manifest.
+        listed: u32,
+    },
+    /// A listed object is not in the store.
+    #[error("publish {slot}: staged object {key} is missing from the store")]
+    Missing {
+        /// Which slot.
+        slot: SlotId,
+        /// Which object.
+        key: String,
+    },
+}
+
+/// How a publisher is made.
+#[derive(Clone, Debug)]
+pub struct KafkaPublisherSpec {
+    /// `kafka:`
+    pub config: SinkConfig,
+    /// Folder of secrets.
+    pub secrets: Option<PathBuf>,
+    /// The job.
+    pub job: JobId,
+    /// The sink.
+    pub sink: OperatorUid,
+    /// Term of the coordinator.
+    pub generation: Generation,
+    /// The attempt.
+    pub epoch: Epoch,
+    /// A person said that this sink's rows may come twice after its marker was lost.
+    pub accept_lost_marker: bool,
+}
+
+/// Transactional id and group of a slot. They carry the job's identity, so that jobs of one name on
+/// one broker never meet.
+pub fn slot_id(job: &JobId, sink: &OperatorUid, slot: u32) -> String {
+    format!("streamforge-{job}-{sink}-{slot}")
+}
+
+/// One slot: its producer while that is sound.
+#[derive(Default)]
+struct Slot {
+    producer: Option<SlotProducer>,
+    committed: Option<Instant>,
+}
+
+struct Inner {
+    spec: KafkaPublisherSpec,
+    store: Arc<dyn ObjectStore>,
+    slots: Mutex<BTreeMap<SlotId, Arc<Mutex<Slot>>>>,
+    zombie: AtomicBool,
+    watch: Box<dyn Watch + Send + Sync>,
+}
+
+/// Publishes a sink's slots.
+pub struct KafkaPublisher {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for KafkaPublisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KafkaPublisher({})", self.inner.spec.sink)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panic left half done is a producer, and that is thrown away.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refusal(action: String, refusal: Refusal) -> Error {
+    failed(action, false, refusal)
+}
+
+impl KafkaPublisher {
+    /// A publisher; begins nothing before slots are taken over.
+    pub fn new(spec: KafkaPublisherSpec, store: Arc<dyn ObjectStore>) -> Self {
+        Self::watched(spec, store, Box::new(Unwatched))
+    }
+
+    /// The same, with somebody who is told of every stage.
+    pub fn watched(
+        spec: KafkaPublisherSpec,
+        store: Arc<dyn ObjectStore>,
+        watch: Box<dyn Watch + Send + Sync>,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            spec,
+            store,
+            slots: Mutex::default(),
+            zombie: AtomicBool::new(false),
+            watch,
+        });
+        KafkaPublisher { inner }
+    }
+
+    /// Writes the markers of idle slots again, until the publisher is gone. Needs a runtime.
+    pub fn refresh_in_background(&self) {
+        let inner = Arc::downgrade(&self.inner);
+        tokio::spawn(refresh(inner));
+    }
+}
+
+async fn refresh(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(REFRESH_LOOK).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let slots: Vec<_> = lock(&inner.slots).values().cloned().collect();
+        let refreshed = tokio::task::spawn_blocking(move || {
+            for slot in slots {
+                inner.refresh(&slot, REFRESH_AFTER);
+            }
+        });
+        let _ = refreshed.await;
+    }
+}
+
+impl Inner {
+    fn author(&self) -> Author {
+        Author {
+            generation: self.spec.generation,
+            epoch: self.spec.epoch,
+            table: 0,
+        }
+    }
+
+    fn action(&self) -> String {
+        format!("publish to topic {}", self.spec.config.topic)
+    }
+
+    fn lookup(&self) -> LookupPlace {
+        LookupPlace {
+            access: self.spec.config.access.clone(),
+            secrets: self.spec.secrets.clone(),
+        }
+    }
+
+    fn slot(&self, id: &SlotId) -> Arc<Mutex<Slot>> {
+        Arc::clone(lock(&self.slots).entry(id.clone()).or_default())
+    }
+
+    fn place(&self, slot: &SlotId, view: &TopicView) -> SlotPlace {
+        SlotPlace {
+            access: self.spec.config.access.clone(),
+            secrets: self.spec.secrets.clone(),
+            id: slot_id(&self.spec.job, &slot.sink, slot.slot),
+            topic: self.spec.config.topic.clone(),
+            message_bytes_max: view.limits.message_bytes_max,
+        }
+    }
+
+    fn failed(&self, error: transaction::Error) -> Error {
+        let retry = !matches!(error, transaction::Error::TimeoutTooLong { .. });
+        failed(self.action(), retry, error)
+    }
+
+    /// Writes the marker of a slot that has been idle for so long.
+    fn refresh(&self, slot: &Mutex<Slot>, after: Duration) {
+        let mut slot = lock(slot);
+        if slot.committed.is_none_or(|at| at.elapsed() < after) {
+            return;
+        }
+        let Some(producer) = &mut slot.producer else {
+            return;
+        };
+        let Some(marker) = producer.marker() else {
+            return;
+        };
+        match producer.commit(&[], marker.by(self.author()), &*self.watch) {
+            Ok(()) => slot.committed = Some(Instant::now()),
+            Err(error) => {
+                tracing::warn!(%error, "an idle slot's marker could not be written again");
+                slot.producer = None;
+            }
+        }
+    }
+
+    /// A slot's producer, taken over anew if the last one was thrown away. Blocks.
+    fn take(
+        &self,
+        slot: &mut Slot,
+        id: &SlotId,
+        (view, listed): (&TopicView, Listed<'_>),
+        doubt: Doubt,
+    ) -> Result<Taken, Error> {
+        if self.zombie.load(Ordering::Relaxed) {
+            return Ok(Taken::Zombie(None));
+        }
+        if slot.producer.as_ref().is_some_and(SlotProducer::is_sound) {
+            return Ok(Taken::Mine);
+        }
+        // Dropped first: its own client still waits for answers that must not come any more.
+        slot.producer = None;
+        let mut producer = self
+            .place(id, view)
+            .begin(&*self.watch)
+            .map_err(|error| self.failed(error))?;
+        let (me, found) = (self.author(), producer.marker());
+        match take_over(found, listed, (me, doubt)) {
+            TakeOver::Write(marker) => {
+                producer
+                    .commit(&[], marker, &*self.watch)
+                    .map_err(|error| self.failed(error))?;
+                slot.committed = Some(Instant::now());
+                slot.producer = Some(producer);
+                Ok(Taken::Mine)
+            }
+            TakeOver::Zombie(marker) => {
+                self.zombie.store(true, Ordering::Relaxed);
+                Ok(Taken::Zombie(Some(marker)))
+            }
+            TakeOver::Vanished { .. } => Ok(Taken::Vanished),
+        }
+    }
+
+    /// X3: whether every listed interval is so young that its marker would still be there.
+    async fn doubt(&self, listed: &[StagedInterval]) -> (Doubt, Option<Duration>) {
+        let kept = offsets_kept_for(&self.lookup()).await;
+        if self.spec.accept_lost_marker {
+            return (Doubt::Accepted, kept);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        let Some(kept) = kept else {
+            return (Doubt::Open, None);
+        };
+        let kept_ms = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
+        let is_young = |object: &StagedObject| {
+            serde_json::from_str::<Detail>(&object.detail)
+                .is_ok_and(|detail| now_ms.saturating_sub(detail.staged_ms) < kept_ms)
+        };
+        let objects = || listed.iter().flat_map(|interval| &interval.objects);
+        let young = objects().count() > 0 && objects().all(is_young);
+        let doubt = if young { Doubt::AllYoung } else { Doubt::Open };
+        (doubt, Some(kept))
+    }
+
+    /// Rows that were meant for a topic that is gone are not written to another of its name.
+    fn check_topic(
+        &self,
+        slot: &SlotId,
+        view: &TopicView,
+        object: &StagedObject,
+    ) -> Result<(), Error> {
+        let Ok(detail) = serde_json::from_str::<Detail>(&object.detail) else {
+            return Ok(());
+        };
+        if is_another(detail.topic_id.as_deref(), view.id.as_deref())
+            && !self.spec.accept_lost_marker
+        {
+            return Err(refusal(
+                self.action(),
+                Refusal::AnotherTopic {
+                    slot: slot.clone(),
+                    topic: self.spec.config.topic.clone(),
+                    stored: detail.topic_id.unwrap_or_default(),
+                    now: view.id.clone().unwrap_or_default(),
+                },
+            ));
+        }
+        Ok(())
+    }
+
+    /// Takes one slot over; asks about retention only when a marker is missing.
+    async fn take_over_slot(
+        self: &Arc<Self>,
+        view: &TopicView,
+        wanted: &Wanted,
+    ) -> Result<(), Error> {
+        let oldest = wanted
+            .listed
+            .iter()
+            .flat_map(|interval| &interval.objects)
+            .next();
+        if let Some(object) = oldest {
+            self.check_topic(&wanted.slot, view, object)?;
+        }
+        let mut doubt = Doubt::Open;
+        let mut kept = None;
+        loop {
+            let (inner, view, wanted_of_thread) = (Arc::clone(self), view.clone(), wanted.clone());
+            let slot = self.slot(&wanted.slot);
+            let taken = tokio::task::spawn_blocking(move || {
+                let mut slot = lock(&slot);
+                let id = &wanted_of_thread.slot;
+                inner.take(&mut slot, id, (&view, wanted_of_thread.listed()), doubt)
+            });
+            let taken = taken
+                .await
+                .unwrap_or_else(|error| Err(failed(self.action(), true, error)))?;
+            match taken {
+                Taken::Mine => return Ok(()),
+                Taken::Zombie(marker) => return Err(self.zombie(&wanted.slot, marker)),
+                Taken::Vanished if doubt == Doubt::Open && kept.is_none() => {
+                    (doubt, kept) = self.doubt(&wanted.listed).await;
+                    if doubt == Doubt::Open {
+                        return Err(self.vanished(wanted, kept));
+                    }
+                    tracing::warn!(slot = %wanted.slot, ?doubt, "the slot's marker is gone; it is written anew");
+                }
+                Taken::Vanished => return Err(self.vanished(wanted, kept)),
+            }
+        }
+    }
+
+    fn zombie(&self, slot: &SlotId, marker: Option<Marker>) -> Error {
+        let slot = slot.clone();
+        let marker = marker.unwrap_or_else(|| Marker::after(CheckpointId::ZERO, self.author()));
+        refusal(self.action(), Refusal::Zombie { slot, marker })
+    }
+
+    fn vanished(&self, wanted: &Wanted, kept: Option<Duration>) -> Error {
+        let oldest = wanted.listed.first().map_or(CheckpointId::ZERO, |it| it.id);
+        let kept = kept.map_or_else(
+            || "longer than the broker keeps offsets".to_owned(),
+            |kept| {
+                let minutes = kept.as_secs() / 60;
+                format!("longer than offsets.retention.minutes = {minutes}")
+            },
+        );
+        refusal(
+            self.action(),
+            Refusal::Vanished {
+                slot: wanted.slot.clone(),
+                group: slot_id(&self.spec.job, &wanted.slot.sink, wanted.slot.slot),
+                listed_n: wanted.listed.len(),
+                oldest,
+                kept,
+                sink: self.spec.sink.clone(),
+            },
+        )
+    }
+
+    /// What the marker says about an interval.
+    fn step(
+        &self,
+        slot: &SlotId,
+        interval: CheckpointId,
+        parts: u32,
+    ) -> Result<Option<u32>, Error> {
+        let mutex = self.slot(slot);
+        let marker = lock(&mutex)
+            .producer
+            .as_ref()
+            .and_then(SlotProducer::marker);
+        let Some(marker) = marker else {
+            // Thrown away between two looks: the next notice begins anew.
+            let gone = transaction::Error::Fenced {
+                action: "look at the marker",
+                id: slot_id(&self.spec.job, &slot.sink, slot.slot),
+            };
+            return Err(self.failed(gone));
+        };
+        let slot = slot.clone();
+        match next_step(&marker, interval, parts) {
+            Step::Done => Ok(None),
+            Step::Publish(part) => Ok(Some(part)),
+            Step::OlderUnfinished(older) => Err(refusal(
+                self.action(),
+                Refusal::OlderUnfinished {
+                    slot,
+                    interval,
+                    older,
+                },
+            )),
+            Step::OtherCut { marker, listed } => Err(refusal(
+                self.action(),
+                Refusal::OtherCut {
+                    slot,
+                    interval,
+                    marker,
+                    listed,
+                },
+            )),
+        }
+    }
+
+    /// Writes one part and the marker behind it.
+    async fn publish_part(
+        self: &Arc<Self>,
+        slot: &SlotId,
+        object: &StagedObject,
+        marker: Marker,
+    ) -> Result<(), Error> {
+        let key = &object.staged;
+        let read = |error| failed(format!("read staged object {key}"), true, error);
+        let found = self.store.get(key).await.map_err(read)?;
+        let Some(found) = found else {
+            let (slot, key) = (slot.clone(), key.clone());
+            return Err(refusal(self.action(), Refusal::Missing { slot, key }));
+        };
+        let (inner, mutex, key) = (Arc::clone(self), self.slot(slot), key.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            let records = staged::decode(&found.bytes)
+                .map_err(|error| failed(format!("read staged object {key}"), false, error))?;
+            let mut slot = lock(&mutex);
+            let Some(producer) = &mut slot.producer else {
+                let gone = transaction::Error::Fenced {
+                    action: "write rows",
+                    id: key,
+                };
+                return Err(inner.failed(gone));
+            };
+            match producer.commit(&records, marker, &*inner.watch) {
+                Ok(()) => {
+                    slot.committed = Some(Instant::now());
+                    Ok(())
+                }
+                Err(error) => {
+                    slot.producer = None;
+                    Err(inner.failed(error))
+                }
+            }
+        });
+        written
+            .await
+            .unwrap_or_else(|error| Err(failed(self.action(), true, error)))
+    }
+}
+
+/// How a take-over ended.
+enum Taken {
+    Mine,
+    Zombie(Option<Marker>),
+    Vanished,
+}
+
+/// What a slot's owner begins with.
+#[derive(Clone, Debug)]
+struct Wanted {
+    slot: SlotId,
+    listed: Vec<StagedInterval>,
+    /// The restored manifest's id; none: only one interval is known, the one to publish now.
+    restored: Option<CheckpointId>,
+}
+
+impl Wanted {
+    fn listed(&self) -> Listed<'_> {
+        match (self.restored, self.listed.first()) {
+            (None, Some(interval)) => Listed::One(interval),
+            (newest, _) => Listed::All(&self.listed, newest.unwrap_or_default()),
+        }
+    }
+}
+
+#[async_trait]
+impl Publisher for KafkaPublisher {
+    async fn publish(&self, slot: &SlotId, interval: &StagedInterval) -> Result<(), Error> {
+        let inner = &self.inner;
+        let is_sound = {
+            let mutex = inner.slot(slot);
+            let slot = lock(&mutex);
+            slot.producer.as_ref().is_some_and(SlotProducer::is_sound)
+        };
+        if !is_sound {
+            let view = TopicView::look(&inner.lookup(), &inner.spec.config.topic).await?;
+            let wanted = Wanted {
+                slot: slot.clone(),
+                listed: vec![interval.clone()],
+                restored: None,
+            };
+            inner.take_over_slot(&view, &wanted).await?;
+        }
+        let parts = u32::try_from(interval.objects.len()).unwrap_or(u32::MAX);
+        while let Some(part) = inner.step(slot, interval.id, parts)? {
+            let Some(object) = interval.objects.get(part as usize) else {
+                break;
+            };
+            let marker = after_part(interval.id, part, parts, inner.author());
+            inner.publish_part(slot, object, marker).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_over(&self, slots: &[SlotTakeOver]) -> Result<(), Error> {
+        let began = Instant::now();
+        loop {
+            match self.try_take_over(slots).await {
+                Err(error)
+                    if error.recovery() == Recovery::Restart && began.elapsed() < PATIENCE =>
+                {
+                    tracing::warn!(error = error.with_causes(), "waiting for kafka");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn discard_unlisted(&self, _: &[StagedInterval]) -> Result<(), Error> {
+        // Staged objects lie in the job's store, where retention removes what no manifest lists.
+        Ok(())
+    }
+}
+
+impl KafkaPublisher {
+    async fn try_take_over(&self, slots: &[SlotTakeOver]) -> Result<(), Error> {
+        let inner = &self.inner;
+        let view = TopicView::look(&inner.lookup(), &inner.spec.config.topic).await?;
+        let wanted: Vec<Wanted> = slots
+            .iter()
+            .map(|slot| Wanted {
+                slot: slot.slot.clone(),
+                listed: slot.listed.clone(),
+                restored: Some(slot.newest),
+            })
+            .collect();
+        let all = wanted
+            .iter()
+            .map(|wanted| inner.take_over_slot(&view, wanted));
+        futures::future::try_join_all(all).await?;
+        Ok(())
+    }
+}

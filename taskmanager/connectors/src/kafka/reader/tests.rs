@@ -1,0 +1,116 @@
+use std::time::{Duration, Instant};
+
+use streamforge_core::ids::SplitId;
+
+use super::split::Progress;
+use crate::kafka::statistics::Place;
+
+fn place(told_end: i64, stable: i64, high: i64) -> Place {
+    Place {
+        told_end,
+        stable,
+        high,
+        low: 0,
+        leader_answers: true,
+    }
+}
+
+/// KF-K5: the last offsets are control records, or were compacted away.
+#[test]
+fn kf_k5_a_bounded_read_ends_behind_control_records() {
+    let mut progress = Progress::new(0, Some(12));
+    progress.on_record(10);
+    assert!(!progress.is_at_end(), "offset 11 is a control record");
+
+    progress.on_place(place(12, 12, 12), Instant::now());
+    assert!(!progress.is_at_end(), "records may still lie in the queue");
+    assert!(progress.on_drained(), "the position moved without a row");
+
+    assert!(progress.is_at_end());
+}
+
+/// KF-K13: an open transaction that began before the end is waited for.
+#[test]
+fn kf_k13_a_bounded_read_waits_for_an_open_transaction() {
+    let mut progress = Progress::new(0, Some(12));
+    progress.on_record(7);
+    progress.on_place(place(8, 8, 12), Instant::now());
+    progress.on_drained();
+
+    assert!(!progress.is_at_end());
+    let told = progress.trouble(&SplitId("t/0".to_owned()), Instant::now());
+    let told = told.unwrap();
+    assert!(told.contains("t/0 waits for an open transaction"), "{told}");
+}
+
+#[test]
+fn a_record_beyond_the_end_is_not_taken_and_ends_the_read() {
+    let mut progress = Progress::new(5, Some(12));
+
+    assert!(!progress.takes(4), "before the position");
+    assert!(progress.takes(11));
+    assert!(!progress.takes(12));
+    progress.on_record(12);
+    assert!(progress.is_at_end());
+}
+
+/// KF-K8: exactly one record to read, and none.
+#[test]
+fn kf_k8_a_read_of_one_record_and_of_none_ends() {
+    assert!(Progress::new(0, Some(0)).is_at_end());
+    let mut one = Progress::new(0, Some(1));
+    assert!(!one.is_at_end());
+    one.on_record(0);
+    assert!(one.is_at_end());
+}
+
+#[test]
+fn idle_is_told_only_when_the_queue_was_seen_empty_after_the_statistics_t2() {
+    let mut progress = Progress::new(0, None);
+    assert!(!progress.has_nothing_more(), "unread");
+    progress.on_drained();
+    assert!(!progress.has_nothing_more(), "nothing is known");
+
+    progress.on_place(place(5, 5, 5), Instant::now());
+    assert!(!progress.has_nothing_more());
+    progress.on_drained();
+    assert!(progress.has_nothing_more());
+
+    progress.on_record(5);
+    assert!(!progress.has_nothing_more(), "a record came");
+}
+
+#[test]
+fn attack_32_a_silent_leader_is_told_and_holds_the_watermark_t2() {
+    let mut progress = Progress::new(0, None);
+    let away = Place {
+        leader_answers: false,
+        ..place(5, 5, 5)
+    };
+    let began = Instant::now();
+    progress.on_place(away, began);
+    progress.on_drained();
+    let id = SplitId("t/0".to_owned());
+
+    assert!(!progress.has_nothing_more());
+    assert_eq!(progress.trouble(&id, began), None, "a moment is no trouble");
+    let told = progress.trouble(&id, began + Duration::from_secs(9));
+    assert_eq!(
+        told.as_deref(),
+        Some("no answer from the leader of t/0 for 9 s")
+    );
+    progress.on_place(place(5, 5, 5), began);
+    progress.on_drained();
+    assert_eq!(progress.trouble(&id, began + Duration::from_secs(9)), None);
+}
+
+#[test]
+fn lag_is_what_is_there_and_not_read() {
+    let mut progress = Progress::new(3, None);
+    assert_eq!(progress.lag(), None, "not known yet");
+    progress.on_place(place(3, 10, 10), Instant::now());
+
+    assert_eq!(progress.lag(), Some(7));
+    progress.on_record(9);
+    assert_eq!(progress.lag(), Some(0));
+}

@@ -1,0 +1,184 @@
+//! What a consumer says about itself several times a second.
+//!
+//! Owns: the few numbers of librdkafka's statistics that decide idleness and the end of a bounded
+//! read. The statistics are the only place where a fetch position that passed control records, the
+//! last stable offset and the high watermark are told together.
+//!
+//! Invariant T2: a partition is idle only when its fetch position has reached the last stable offset,
+//! that equals the high watermark, and its leader has answered lately.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Deserialize;
+
+/// A leader that answered within this time, in microseconds, is at hand. A fetch is answered at the
+/// latest after `fetch.wait.max.ms`.
+const ANSWERED_WITHIN_US: i64 = 3_000_000;
+
+/// Where one partition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The last end of partition that was told, as an offset; control records are passed by it.
+    /// Negative: none yet.
+    pub told_end: i64,
+    /// Last stable offset: before the first open transaction. Negative: not known.
+    pub stable: i64,
+    /// High watermark. Negative: not known.
+    pub high: i64,
+    /// Oldest offset kept. Negative: not known.
+    pub low: i64,
+    /// Whether its leader has answered lately.
+    pub leader_answers: bool,
+}
+
+impl Place {
+    /// All that is there was fetched, and nothing is held back by an open transaction (T2).
+    pub fn has_nothing_more(&self) -> bool {
+        self.leader_answers
+            && self.high >= 0
+            && self.told_end == self.stable
+            && self.stable == self.high
+    }
+
+    /// All that may be read was fetched, and an open transaction hides the rest.
+    pub fn waits_for_transaction(&self) -> bool {
+        self.leader_answers && self.told_end == self.stable && self.stable < self.high
+    }
+}
+
+#[derive(Deserialize)]
+struct Statistics {
+    #[serde(default)]
+    brokers: HashMap<String, Broker>,
+    #[serde(default)]
+    topics: HashMap<String, Topic>,
+}
+
+#[derive(Deserialize)]
+struct Broker {
+    nodeid: i32,
+    state: String,
+    rxidle: i64,
+}
+
+#[derive(Deserialize)]
+struct Topic {
+    topic: String,
+    #[serde(default)]
+    partitions: HashMap<String, Partition>,
+}
+
+#[derive(Deserialize)]
+struct Partition {
+    partition: i32,
+    leader: i32,
+    eof_offset: i64,
+    lo_offset: i64,
+    hi_offset: i64,
+    ls_offset: i64,
+}
+
+/// Places by topic and partition.
+pub type Places = BTreeMap<(String, i32), Place>;
+
+/// Reads the statistics; `None` where they are not understood.
+pub fn places(json: &[u8]) -> Option<Places> {
+    let statistics: Statistics = serde_json::from_slice(json).ok()?;
+    let answering: Vec<i32> = statistics
+        .brokers
+        .values()
+        .filter(|broker| broker.state == "UP" && (0..ANSWERED_WITHIN_US).contains(&broker.rxidle))
+        .map(|broker| broker.nodeid)
+        .collect();
+    let mut places = Places::new();
+    for topic in statistics.topics.into_values() {
+        for partition in topic.partitions.into_values() {
+            let place = Place {
+                told_end: partition.eof_offset,
+                stable: partition.ls_offset,
+                high: partition.hi_offset,
+                low: partition.lo_offset,
+                leader_answers: answering.contains(&partition.leader),
+            };
+            places.insert((topic.topic.clone(), partition.partition), place);
+        }
+    }
+    Some(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(told_end: i64, stable: i64, high: i64) -> Place {
+        Place {
+            told_end,
+            stable,
+            high,
+            low: 0,
+            leader_answers: true,
+        }
+    }
+
+    /// Attack 33: in a topic written with transactions the last *record* is never at the high
+    /// watermark; the told end passes the control record behind it.
+    #[test]
+    fn attack_33_a_topic_written_with_transactions_can_be_idle_t2() {
+        assert!(place(11, 11, 11).has_nothing_more());
+        assert!(!place(10, 11, 11).has_nothing_more(), "not fetched yet");
+        assert!(place(0, 0, 0).has_nothing_more(), "an empty partition");
+    }
+
+    #[test]
+    fn an_open_transaction_is_unread_input_t2() {
+        let open = place(10, 10, 15);
+
+        assert!(!open.has_nothing_more());
+        assert!(open.waits_for_transaction());
+    }
+
+    /// Attack 32: its leader is away.
+    #[test]
+    fn attack_32_an_unreachable_partition_is_not_idle_t2() {
+        let away = Place {
+            leader_answers: false,
+            ..place(11, 11, 11)
+        };
+
+        assert!(!away.has_nothing_more());
+        assert!(
+            !place(-1001, -1001, -1001).has_nothing_more(),
+            "nothing known"
+        );
+    }
+
+    #[test]
+    fn statistics_of_librdkafka_are_read() {
+        let json = br#"{"name":"x","ts":1,"brokers":{
+            "a:1/1":{"name":"a:1/1","nodeid":1,"state":"UP","rxidle":20000},
+            "b:1/2":{"name":"b:1/2","nodeid":2,"state":"UP","rxidle":9000000},
+            "c:1/3":{"name":"c:1/3","nodeid":3,"state":"DOWN","rxidle":10}},
+          "topics":{"t":{"topic":"t","partitions":{
+            "0":{"partition":0,"leader":1,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "1":{"partition":1,"leader":2,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "2":{"partition":2,"leader":3,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "-1":{"partition":-1,"leader":-1,"eof_offset":-1001,"lo_offset":-1001,"hi_offset":-1001,"ls_offset":-1001}}}}}"#;
+
+        let places = places(json).unwrap();
+
+        let first = places.get(&("t".to_owned(), 0)).unwrap();
+        assert_eq!(
+            (first.told_end, first.stable, first.high, first.low),
+            (5, 5, 7, 1)
+        );
+        let answers: Vec<bool> = (0..3)
+            .map(|p| places.get(&("t".to_owned(), p)).unwrap().leader_answers)
+            .collect();
+        assert_eq!(
+            answers,
+            [true, false, false],
+            "up and lately; long silent; down"
+        );
+        assert!(super::places(b"{").is_none());
+    }
+}

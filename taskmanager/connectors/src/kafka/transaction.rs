@@ -1,0 +1,373 @@
+//! One slot's producer: short transactions that carry the slot's marker.
+//!
+//! Owns: the order of calls that keeps a transaction from being lost or doubled, and when a producer
+//! is thrown away. All calls block. Decides nothing about intervals: see [`super::marker`].
+//!
+//! Invariant X2: first `init_transactions`, which fences whoever published before and ends an open
+//! transaction, *then* the marker is read: read before, it would block or be old. After any answer
+//! that is not definite, and after a commit during which a connection broke or a request timed out,
+//! the producer is never used again: a delayed end of one transaction may hit the next.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{Offset, TopicPartitionList};
+use streamforge_engine::error::Error as EngineError;
+
+use super::client::{Context, Ear};
+use super::config::{Access, cannot_open};
+use super::marker::{Marker, NoMarker};
+use super::staged::Record;
+
+/// The output topic's partition under which a slot's group keeps its marker. Every topic has it.
+const MARKER_PARTITION: i32 = 0;
+
+/// How long the fence may take: the first transaction of a cluster makes an internal topic.
+const INIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long reading a marker may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long handing over the marker may take.
+const OFFSETS_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long giving a transaction up may take; a fence will do it otherwise.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause between two looks at deliveries: rdkafka's own flush waits in steps of 100 ms.
+const DRAIN_STEP: Duration = Duration::from_millis(1);
+
+/// Records handed over between two looks at deliveries.
+const SERVE_EVERY: usize = 1_000;
+
+/// What failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another producer of this id began, or our transaction outlived its timeout: it looks alike.
+    #[error("{action}: fenced by another producer of {id}, or the transaction timed out")]
+    Fenced {
+        /// What was done.
+        action: &'static str,
+        /// The transactional id.
+        id: String,
+    },
+    /// The broker's limit is lower.
+    #[error(
+        "begin to publish as {id}: transaction.timeout.ms is longer than the broker's \
+         transaction.max.timeout.ms allows; lower it in `properties`"
+    )]
+    TimeoutTooLong {
+        /// The transactional id.
+        id: String,
+    },
+    /// The broker refused, for good until somebody changes something.
+    #[error("{action} as {id}")]
+    Refused {
+        /// What was done.
+        action: &'static str,
+        /// The transactional id.
+        id: String,
+        /// Why.
+        source: KafkaError,
+    },
+    /// No definite answer: what was asked may have happened.
+    #[error("{action} as {id}: the outcome is not known")]
+    Unknown {
+        /// What was done.
+        action: &'static str,
+        /// The transactional id.
+        id: String,
+        /// What was said.
+        source: KafkaError,
+    },
+    /// The group holds something else.
+    #[error("read the marker of {id}")]
+    Foreign {
+        /// The transactional id.
+        id: String,
+        /// What it holds.
+        source: NoMarker,
+    },
+    /// A client could not be made.
+    #[error("open a producer of kafka")]
+    Client(#[source] EngineError),
+}
+
+/// How to begin as a slot.
+#[derive(Clone, Debug)]
+pub struct SlotPlace {
+    /// The cluster.
+    pub access: Access,
+    /// Folder of secrets.
+    pub secrets: Option<PathBuf>,
+    /// Transactional id and group.
+    pub id: String,
+    /// The output topic.
+    pub topic: String,
+    /// Its `max.message.bytes`.
+    pub message_bytes_max: usize,
+}
+
+/// A producer that has fenced everybody before it, and the marker it found.
+pub struct SlotProducer {
+    place: SlotPlace,
+    producer: BaseProducer<Context>,
+    ear: Arc<Ear>,
+    /// Reads the marker and is the group in whose name it is written.
+    group: BaseConsumer<Context>,
+    marker: Option<Marker>,
+    /// Broken connections when the producer was known to be sound.
+    disturbances_n: u64,
+}
+
+impl std::fmt::Debug for SlotProducer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SlotProducer({})", self.place.id)
+    }
+}
+
+/// Steps of a transaction, for tests that die between two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The fence holds, the marker is not read.
+    Fenced,
+    /// The marker is read.
+    MarkerRead,
+    /// The transaction is open and empty.
+    Begun,
+    /// All rows are handed over.
+    Sent,
+    /// The marker is handed over.
+    MarkerSent,
+    /// All rows are at the broker.
+    Drained,
+    /// The transaction is committed, and nobody was told.
+    Committed,
+}
+
+/// Called at every stage.
+pub trait Watch {
+    /// A stage is reached.
+    fn reached(&self, stage: Stage);
+}
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn reached(&self, _: Stage) {}
+}
+
+impl SlotPlace {
+    fn error(&self, action: &'static str, source: KafkaError) -> Error {
+        let id = self.id.clone();
+        match source.rdkafka_error_code() {
+            Some(
+                RDKafkaErrorCode::Fenced
+                | RDKafkaErrorCode::ProducerFenced
+                | RDKafkaErrorCode::InvalidProducerEpoch,
+            ) => Error::Fenced { action, id },
+            Some(RDKafkaErrorCode::InvalidTransactionTimeout) => Error::TimeoutTooLong { id },
+            Some(
+                RDKafkaErrorCode::TopicAuthorizationFailed
+                | RDKafkaErrorCode::GroupAuthorizationFailed
+                | RDKafkaErrorCode::ClusterAuthorizationFailed
+                | RDKafkaErrorCode::TransactionalIdAuthorizationFailed
+                | RDKafkaErrorCode::MessageSizeTooLarge
+                | RDKafkaErrorCode::InvalidMessageSize
+                | RDKafkaErrorCode::InvalidRecord
+                | RDKafkaErrorCode::UnknownTopicOrPartition
+                | RDKafkaErrorCode::UnknownTopic
+                | RDKafkaErrorCode::UnknownPartition
+                | RDKafkaErrorCode::OffsetMetadataTooLarge,
+            ) => Error::Refused { action, id, source },
+            _ => Error::Unknown { action, id, source },
+        }
+    }
+
+    /// Fences whoever published as this slot, then reads its marker.
+    pub fn begin(&self, watch: &dyn Watch) -> Result<SlotProducer, Error> {
+        let secrets = self.secrets.as_deref();
+        let config = self
+            .access
+            .transactional_producer(&self.id, self.message_bytes_max, secrets);
+        let context = Context::default();
+        let ear = Arc::clone(&context.ear);
+        let open = |error| Error::Client(cannot_open("a producer of kafka", error));
+        let producer: BaseProducer<Context> = config
+            .map_err(Error::Client)?
+            .create_with_context(context)
+            .map_err(open)?;
+        producer
+            .init_transactions(INIT_TIMEOUT)
+            .map_err(|error| self.error("begin to publish", error))?;
+        watch.reached(Stage::Fenced);
+        let group: BaseConsumer<Context> = self
+            .access
+            .marker_reader(&self.id, secrets)
+            .map_err(Error::Client)?
+            .create_with_context(Context::default())
+            .map_err(open)?;
+        let marker = self.read_marker(&group)?;
+        watch.reached(Stage::MarkerRead);
+        producer.poll(Duration::ZERO);
+        let disturbances_n = ear.disturbances_n();
+        Ok(SlotProducer {
+            place: self.clone(),
+            producer,
+            ear,
+            group,
+            marker,
+            disturbances_n,
+        })
+    }
+
+    fn read_marker(&self, group: &BaseConsumer<Context>) -> Result<Option<Marker>, Error> {
+        let mut wanted = TopicPartitionList::new();
+        wanted.add_partition(&self.topic, MARKER_PARTITION);
+        let found = group
+            .committed_offsets(wanted, READ_TIMEOUT)
+            .map_err(|error| self.error("read the marker", error))?;
+        let Some(element) = found.find_partition(&self.topic, MARKER_PARTITION) else {
+            return Ok(None);
+        };
+        element
+            .error()
+            .map_err(|error| self.error("read the marker", error))?;
+        let Offset::Offset(offset) = element.offset() else {
+            return Ok(None);
+        };
+        let id = self.id.clone();
+        let marker = Marker::decode(offset, element.metadata())
+            .map_err(|source| Error::Foreign { id, source })?;
+        Ok(Some(marker))
+    }
+}
+
+impl SlotProducer {
+    /// What this slot has published, by its marker.
+    pub fn marker(&self) -> Option<Marker> {
+        self.marker
+    }
+
+    /// Whether it may be used for another transaction: nothing happened since it began that could
+    /// make an earlier answer doubtful (X2).
+    pub fn is_sound(&self) -> bool {
+        self.ear.disturbances_n() == self.disturbances_n
+    }
+
+    /// Writes records and the marker in one transaction. After an error the producer is not to be
+    /// used again.
+    pub fn commit(
+        &mut self,
+        records: &[Record<'_>],
+        marker: Marker,
+        watch: &dyn Watch,
+    ) -> Result<(), Error> {
+        let committed = self.try_commit(records, marker, watch);
+        match &committed {
+            Ok(()) => self.marker = Some(marker),
+            // Readers would wait for the open transaction until its timeout.
+            Err(Error::Refused { .. }) => {
+                let _ = self.producer.abort_transaction(ABORT_TIMEOUT);
+            }
+            Err(_) => {}
+        }
+        committed
+    }
+
+    fn try_commit(
+        &self,
+        records: &[Record<'_>],
+        marker: Marker,
+        watch: &dyn Watch,
+    ) -> Result<(), Error> {
+        let place = &self.place;
+        let patience = place.access.transaction_timeout();
+        let began = Instant::now();
+        self.producer
+            .begin_transaction()
+            .map_err(|error| place.error("begin a transaction", error))?;
+        watch.reached(Stage::Begun);
+        for (idx, record) in records.iter().enumerate() {
+            self.send(*record, began, patience)?;
+            if idx % SERVE_EVERY == SERVE_EVERY - 1 {
+                self.producer.poll(Duration::ZERO);
+            }
+        }
+        watch.reached(Stage::Sent);
+        self.send_marker(marker)?;
+        watch.reached(Stage::MarkerSent);
+        self.drain(began, patience)?;
+        watch.reached(Stage::Drained);
+        // Bounded by the transaction's own timeout: a slow coordinator is no failure.
+        self.producer
+            .commit_transaction(patience)
+            .map_err(|error| place.error("commit a transaction", error))?;
+        watch.reached(Stage::Committed);
+        self.producer.poll(Duration::ZERO);
+        Ok(())
+    }
+
+    fn send(&self, record: Record<'_>, began: Instant, patience: Duration) -> Result<(), Error> {
+        let mut base: BaseRecord<'_, [u8], [u8]> =
+            BaseRecord::to(&self.place.topic).partition(record.partition);
+        base.key = record.key;
+        base.payload = record.value;
+        loop {
+            match self.producer.send(base) {
+                Ok(()) => return Ok(()),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back))
+                    if began.elapsed() < patience =>
+                {
+                    base = back;
+                    self.producer.poll(DRAIN_STEP);
+                }
+                Err((error, _)) => return Err(self.place.error("write rows", error)),
+            }
+        }
+    }
+
+    fn send_marker(&self, marker: Marker) -> Result<(), Error> {
+        let place = &self.place;
+        let failed = |error| place.error("write the marker", error);
+        let mut offsets = TopicPartitionList::new();
+        {
+            let mut element = offsets.add_partition(&place.topic, MARKER_PARTITION);
+            let interval = i64::try_from(marker.interval.get()).unwrap_or(i64::MAX);
+            element
+                .set_offset(Offset::Offset(interval))
+                .map_err(failed)?;
+            element.set_metadata(marker.to_string());
+        }
+        let group = self.group.group_metadata().ok_or_else(|| {
+            failed(KafkaError::ClientCreation(
+                "a consumer without a group".to_owned(),
+            ))
+        })?;
+        self.producer
+            .send_offsets_to_transaction(&offsets, &group, OFFSETS_TIMEOUT)
+            .map_err(failed)
+    }
+
+    /// Waits until every record has its delivery report, and looks at them: a flush says Ok to a
+    /// zombie.
+    fn drain(&self, began: Instant, patience: Duration) -> Result<(), Error> {
+        while self.producer.in_flight_count() > 0 {
+            self.producer.poll(DRAIN_STEP);
+            if began.elapsed() > patience {
+                let late = KafkaError::Flush(RDKafkaErrorCode::OperationTimedOut);
+                return Err(self.place.error("write rows", late));
+            }
+        }
+        match self.ear.take_failed_delivery() {
+            None => Ok(()),
+            Some(error) => Err(self.place.error("write rows", error)),
+        }
+    }
+}
