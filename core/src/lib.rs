@@ -14,4 +14,5 @@ pub mod key_group;
 pub mod manifest;
 pub mod messages;
 pub mod object_key;
+pub mod s3;
 pub mod units;

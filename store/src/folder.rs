@@ -8,6 +8,7 @@
 //! dot. A version's name is a hash of the content, so it survives restarts; writers that need to
 //! tell equal contents apart put a nonce in.
 
+mod beside;
 mod lock;
 mod write;
 
@@ -70,7 +71,31 @@ impl FolderStore {
         let root =
             fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))?;
         let lock = lock::Lock::acquire(&root)?;
+        beside::remove_dead(&root);
         let writer = Writer::open(&root, lock)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                root,
+                writer: Some(writer),
+            }),
+        })
+    }
+
+    /// Opens a folder for creating objects beside the process that holds it: what `IfMatch` and
+    /// plain puts would need the lock for is refused. The folder must exist.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn open_beside(root: impl AsRef<Path>) -> Result<Self> {
+        let root = root.as_ref();
+        if root.is_file() {
+            return Err(Error::NotAFolder {
+                path: root.to_owned(),
+            });
+        }
+        let root =
+            fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))?;
+        let writer = Writer::beside(beside::Place::make(&root)?);
         Ok(Self {
             inner: Arc::new(Inner {
                 root,
@@ -175,6 +200,9 @@ impl Inner {
     fn put(&self, key: &str, bytes: &[u8], condition: &Condition) -> Result<Put> {
         let path = self.path(key)?;
         let writer = self.writer(key)?;
+        if *condition != Condition::CreateIfAbsent && !writer.is_alone() {
+            return Err(self.read_only(key));
+        }
         match writer.put(&self.root, &path, bytes, condition) {
             Err(error) => Err(self.key_conflict(key).unwrap_or(error)),
             put => put,
@@ -237,10 +265,14 @@ impl Inner {
     }
 
     fn writer(&self, key: &str) -> Result<&Writer> {
-        self.writer.as_ref().ok_or_else(|| Error::OpenedReadOnly {
+        self.writer.as_ref().ok_or_else(|| self.read_only(key))
+    }
+
+    fn read_only(&self, key: &str) -> Error {
+        Error::OpenedReadOnly {
             key: key.to_owned(),
             location: self.root.display().to_string(),
-        })
+        }
     }
 
     fn not_found(&self, key: &str) -> Error {

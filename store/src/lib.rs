@@ -1,6 +1,6 @@
 //! Where checkpoints, heads and plans are kept: named, immutable-by-habit objects.
 //!
-//! Owns: the [`ObjectStore`] trait with its contract, the [`memory`] and [`folder`] stores.
+//! Owns: the [`ObjectStore`] trait with its contract, the [`memory`], [`folder`] and [`s3`] stores.
 //! Never decides what is written or when: that is the coordinator's and the task managers' part.
 //! Start at: [`ObjectStore`]; a new implementation calls [`contract::check_contract`].
 //!
@@ -12,9 +12,11 @@ pub mod folder;
 pub mod key;
 pub mod memory;
 mod object_store;
+pub mod s3;
 
 pub use folder::FolderStore;
 pub use memory::MemoryStore;
 pub use object_store::{
     Condition, ETag, Error, ObjectMeta, ObjectStore, Put, Recovery, Result, StoredObject,
 };
+pub use s3::S3Store;

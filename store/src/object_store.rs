@@ -80,7 +80,9 @@ pub struct ObjectMeta {
 ///   exactly one is answered `Done`.
 /// * An error from `put` that is not [`Recovery::Refused`] leaves the outcome open: the object
 ///   may or may not be there, now or later.
-/// * No key may be a prefix path of another (`a` and `a/b`): the second put is refused.
+/// * No key may be a prefix path of another (`a` and `a/b`). A store that keeps objects in folders
+///   refuses the second put; one with flat names cannot see it without a listing per put, so whoever
+///   makes keys (`core::object_key`) keeps to it.
 /// * `list` is complete and in byte order of the keys.
 /// * Deleting a key that does not exist is no error.
 ///
@@ -223,6 +225,18 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A server said no, or cannot be used as it is.
+    #[error("{action} {key}{in_}{location}", in_ = if key.is_empty() { "" } else { " in " })]
+    S3 {
+        /// What was done.
+        action: &'static str,
+        /// With which object; empty: with the whole store.
+        key: String,
+        /// The store.
+        location: String,
+        /// Why not.
+        source: crate::s3::Refusal,
+    },
     /// The store gave no answer, or one that says nothing about the outcome.
     #[error("reach the store at {location}: {reason}")]
     Unavailable {
@@ -273,7 +287,9 @@ impl Error {
             Self::DiskFull { .. }
             | Self::ReadOnlyFileSystem { .. }
             | Self::PermissionDenied { .. } => Recovery::Refused,
-            Self::InvalidKey { .. }
+            Self::S3 { source, .. } if source.may_pass() => Recovery::Refused,
+            Self::S3 { .. }
+            | Self::InvalidKey { .. }
             | Self::KeyConflict { .. }
             | Self::NotFound { .. }
             | Self::OutOfRange { .. }

@@ -253,3 +253,92 @@ fn folder_without_permission_is_refused_by_name() {
         Ok(_) => assert!(locked.join("store").exists()),
     }
 }
+
+fn bytes(text: &str) -> Bytes {
+    Bytes::from(text.to_owned())
+}
+
+#[tokio::test]
+async fn objects_created_beside_the_holder_are_whole_and_seen_by_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let holder = FolderStore::open(folder.path()).unwrap();
+    let beside = FolderStore::open_beside(folder.path()).unwrap();
+
+    let put = beside.put("parts/a", bytes("x"), Condition::CreateIfAbsent);
+    assert!(matches!(put.await.unwrap(), Put::Done(_)));
+
+    assert_eq!(holder.get("parts/a").await.unwrap().unwrap().bytes, "x");
+    assert_eq!(
+        holder.list("").await.unwrap().len(),
+        1,
+        "nothing else shows"
+    );
+}
+
+#[tokio::test]
+async fn head_cannot_be_swapped_beside_the_holder_c2() {
+    let folder = tempfile::tempdir().unwrap();
+    let holder = FolderStore::open(folder.path()).unwrap();
+    let created = holder.put("head", bytes("1"), Condition::CreateIfAbsent);
+    let Put::Done(etag) = created.await.unwrap() else {
+        panic!("not created");
+    };
+    let beside = FolderStore::open_beside(folder.path()).unwrap();
+
+    for condition in [Condition::IfMatch(etag), Condition::None] {
+        let swapped = beside.put("head", bytes("2"), condition).await;
+        assert!(
+            matches!(swapped, Err(Error::OpenedReadOnly { .. })),
+            "{swapped:?}"
+        );
+    }
+    assert_eq!(beside.get("head").await.unwrap().unwrap().bytes, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_writers_beside_each_other_one_creates_an_object_and_empty_folders_harm_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let holder = FolderStore::open(folder.path()).unwrap();
+    let open = |_| FolderStore::open_beside(folder.path()).unwrap();
+    let writers: Vec<FolderStore> = (0..4).map(open).collect();
+    for round in 0..50 {
+        let key = format!("parts/r{round}/object");
+        let puts = writers.iter().enumerate().map(|(n, writer)| {
+            let (writer, key) = (writer.clone(), key.clone());
+            tokio::spawn(async move {
+                let put = writer.put(&key, bytes(&n.to_string()), Condition::CreateIfAbsent);
+                (n, put.await.unwrap())
+            })
+        });
+        let mut winners = Vec::new();
+        for put in puts.collect::<Vec<_>>() {
+            if let (n, Put::Done(_)) = put.await.unwrap() {
+                winners.push(n);
+            }
+        }
+        let [winner] = winners[..] else {
+            panic!("{winners:?} were told that they created {key}");
+        };
+        let there = holder.get(&key).await.unwrap().unwrap().bytes;
+        assert_eq!(there, winner.to_string());
+        // Removing the last object removes its folder, while others may be making it.
+        holder.delete(&[key]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn temporary_files_of_a_dead_writer_are_removed_and_those_of_a_live_one_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(FolderStore::open(folder.path()).unwrap());
+    let live = FolderStore::open_beside(folder.path()).unwrap();
+    let dead = folder.path().join(".beside/1-0");
+    std::fs::create_dir(&dead).unwrap();
+    std::fs::write(dead.join("lock"), "").unwrap();
+    std::fs::write(dead.join("7"), "half an object").unwrap();
+
+    let _holder = FolderStore::open(folder.path()).unwrap();
+
+    assert!(!dead.exists());
+    let put = live.put("parts/a", bytes("x"), Condition::CreateIfAbsent);
+    assert!(matches!(put.await.unwrap(), Put::Done(_)));
+}

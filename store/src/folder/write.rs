@@ -13,9 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::beside::Place;
 use super::lock::Lock;
 use super::{TMP_NAME, etag_of, is_absence};
 use crate::{Condition, Error, Put, Result};
+
+/// How often a folder is made anew that others keep removing.
+const FOLDER_ATTEMPTS_MAX: u32 = 100;
 
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -23,7 +27,16 @@ pub(super) struct Writer {
     next: AtomicU64,
     /// Held while names change: condition check + rename, and the pruning of empty folders.
     names: Mutex<()>,
-    _lock: Lock,
+    hold: Hold,
+}
+
+/// By what right a writer writes.
+#[derive(Debug)]
+enum Hold {
+    /// It is the only one.
+    Lock(#[expect(dead_code, reason = "held until drop")] Lock),
+    /// Beside the one that holds the lock.
+    Beside(#[expect(dead_code, reason = "held until drop")] Place),
 }
 
 impl Writer {
@@ -40,8 +53,23 @@ impl Writer {
             tmp,
             next: AtomicU64::new(0),
             names: Mutex::new(()),
-            _lock: lock,
+            hold: Hold::Lock(lock),
         })
+    }
+
+    /// A writer of new objects beside the one that holds the lock.
+    pub(super) fn beside(place: Place) -> Self {
+        Self {
+            tmp: place.folder().to_owned(),
+            next: AtomicU64::new(0),
+            names: Mutex::new(()),
+            hold: Hold::Beside(place),
+        }
+    }
+
+    /// Whether no other process may change objects.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.hold, Hold::Lock(_))
     }
 
     pub(super) fn put(
@@ -84,8 +112,7 @@ impl Writer {
                 fs::rename(tmp, path).map_err(|e| Error::from_io("rename object", path, e))?;
             }
             Condition::CreateIfAbsent => {
-                create_folders(root, folder)?;
-                if !link_new(tmp, path)? {
+                if !self.create(root, folder, path, tmp)? {
                     return Ok(false);
                 }
             }
@@ -103,6 +130,20 @@ impl Writer {
         }
         sync_dir(folder)?;
         Ok(true)
+    }
+
+    /// Makes the object unless there is one. Another process may remove the folder, which is empty
+    /// until then, between its making and this.
+    fn create(&self, root: &Path, folder: &Path, path: &Path, tmp: &Path) -> Result<bool> {
+        for _again in 0..FOLDER_ATTEMPTS_MAX {
+            let linked = create_folders(root, folder).and_then(|()| link_new(tmp, path));
+            match linked {
+                Err(_) if !folder.is_dir() => {}
+                linked => return linked,
+            }
+        }
+        create_folders(root, folder)?;
+        link_new(tmp, path)
     }
 
     pub(super) fn delete(&self, root: &Path, path: &Path) -> Result<()> {
@@ -181,7 +222,14 @@ fn create_folders(root: &Path, folder: &Path) -> Result<()> {
         at = at.parent().unwrap_or(root);
     }
     for path in missing.into_iter().rev() {
-        fs::create_dir(path).map_err(|e| Error::from_io("create folder", path, e))?;
+        match fs::create_dir(path) {
+            Ok(()) => {}
+            // Another process was faster.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
+            // Another process removed the one above, empty as it was; the caller tries again.
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(Error::from_io("create folder", path, e)),
+        }
         sync_dir(path.parent().unwrap_or(root))?;
     }
     Ok(())

@@ -1,0 +1,157 @@
+//! The SDK's client, set up the way the document and the environment say.
+//!
+//! Owns: who we are, which server, which certificates, and that the SDK neither retries nor decides
+//! deadlines: [`super::retry`] does.
+//!
+//! The chain is: the named secret; else environment, profile, web identity, container. The instance
+//! metadata service of a cloud is asked only when `AWS_EC2_METADATA_DISABLED=false` says so: on every
+//! other machine looking for it takes seconds and finds nothing.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use aws_config::ecs::EcsCredentialsProvider;
+use aws_config::environment::{
+    EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider,
+};
+use aws_config::imds::credentials::ImdsCredentialsProvider;
+use aws_config::meta::credentials::CredentialsProviderChain;
+use aws_config::meta::region::RegionProviderChain;
+use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvider};
+use aws_config::web_identity_token::WebIdentityTokenCredentialsProvider;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::retry::RetryConfig;
+use aws_sdk_s3::config::timeout::TimeoutConfig;
+use aws_sdk_s3::config::{
+    Builder, Credentials, ProvideCredentials, Region, SharedCredentialsProvider, SharedHttpClient,
+    StalledStreamProtectionConfig,
+};
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
+use streamforge_core::s3::S3Place;
+
+use super::failure::Refusal;
+use super::secret::{self, Keys, Secret};
+
+/// How long a connection may take: a server that is up answers in a round trip or two.
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
+/// Where nothing says otherwise. Servers other than AWS take any.
+const REGION: &str = "us-east-1";
+
+/// Makes the client, and proves that there are credentials.
+///
+/// # Errors
+/// [`Refusal::Setup`] or [`Refusal::NoCredentials`].
+pub(super) async fn connect(place: &S3Place, secrets: Option<&Path>) -> Result<Client, Refusal> {
+    let access = &place.access;
+    let secret = match &access.credentials_secret {
+        Some(name) => secret::read(secrets, name)?,
+        None => Secret {
+            keys: None,
+            ca: None,
+        },
+    };
+    let region = RegionProviderChain::first_try(access.region.clone().map(Region::new))
+        .or_else(EnvironmentVariableRegionProvider::new())
+        .or_else(ProfileFileRegionProvider::new())
+        .or_else(REGION);
+    let credentials = credentials(secret.keys).await?;
+    let environment = aws_config::from_env()
+        .region(region)
+        .credentials_provider(credentials)
+        .load()
+        .await;
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(CONNECT_WITHIN)
+        .build();
+    let mut config = Builder::from(&environment)
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(timeouts)
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .force_path_style(access.path_style);
+    if let Some(endpoint) = &access.endpoint {
+        config = config.endpoint_url(endpoint);
+    }
+    if let Some(ca) = secret
+        .ca
+        .map_or_else(ca_of_environment, |ca| Ok(Some(ca)))?
+    {
+        config = config.http_client(trusting(ca)?);
+    }
+    Ok(Client::from_conf(config.build()))
+}
+
+async fn credentials(keys: Option<Keys>) -> Result<SharedCredentialsProvider, Refusal> {
+    if let Some(Keys {
+        id,
+        secret,
+        session,
+    }) = keys
+    {
+        let keys = Credentials::new(id, secret, session, None, "secret");
+        return Ok(SharedCredentialsProvider::new(keys));
+    }
+    let mut chain = CredentialsProviderChain::first_try(
+        "environment",
+        EnvironmentVariableCredentialsProvider::new(),
+    )
+    .or_else("profile", ProfileFileCredentialsProvider::builder().build())
+    .or_else(
+        "web identity",
+        WebIdentityTokenCredentialsProvider::builder().build(),
+    )
+    .or_else("container", EcsCredentialsProvider::builder().build());
+    let ask_instance = env::var("AWS_EC2_METADATA_DISABLED").is_ok_and(|value| value == "false");
+    if ask_instance {
+        chain = chain.or_else("instance", ImdsCredentialsProvider::builder().build());
+    }
+    if let Err(error) = chain.provide_credentials().await {
+        let asked = if ask_instance {
+            "environment, profile, web identity, container and instance were asked"
+        } else {
+            "environment, profile, web identity and container were asked"
+        };
+        return Err(Refusal::NoCredentials {
+            reason: format!(
+                "{asked} ({error}); name a secret in s3.credentialsSecret, or set \
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            ),
+        });
+    }
+    Ok(SharedCredentialsProvider::new(chain))
+}
+
+/// What every AWS tool takes as its bundle of certificates.
+fn ca_of_environment() -> Result<Option<Vec<u8>>, Refusal> {
+    let Some(path) = env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    fs::read(&path).map(Some).map_err(|error| Refusal::Setup {
+        reason: format!(
+            "read the certificates of AWS_CA_BUNDLE, {}: {error}",
+            Path::new(&path).display()
+        ),
+    })
+}
+
+fn trusting(ca: Vec<u8>) -> Result<SharedHttpClient, Refusal> {
+    // What is no certificate would panic deep inside the SDK.
+    let pem = String::from_utf8_lossy(&ca);
+    if !pem.contains("-----BEGIN CERTIFICATE-----") {
+        return Err(Refusal::Setup {
+            reason: "the CA certificates have no line -----BEGIN CERTIFICATE-----".to_owned(),
+        });
+    }
+    let context = TlsContext::builder()
+        .with_trust_store(TrustStore::default().with_pem_certificate(ca))
+        .build()
+        .map_err(|error| Refusal::Setup {
+            reason: format!("use the CA certificates: {error}"),
+        })?;
+    Ok(aws_smithy_http_client::Builder::new()
+        .tls_provider(Provider::Rustls(CryptoMode::AwsLc))
+        .tls_context(context)
+        .build_https())
+}
