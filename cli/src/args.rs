@@ -123,9 +123,36 @@ pub struct RunArgs {
     /// Go back to this checkpoint; rows published after it are published again
     #[arg(long, value_name = "ID")]
     pub rewind_to: Option<u64>,
+    /// Publish this sink's staged rows although its marker in Kafka is lost: rows may come twice
+    #[arg(long, value_name = "SINK")]
+    pub accept_lost_marker: Vec<String>,
+    /// Runs the tasks in so many processes beside this one, instead of in it
+    #[arg(long, value_name = "N", conflicts_with = "listen",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub task_managers: Option<u32>,
+    /// Waits here for task managers that are started by hand (streamforge-taskmanager)
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<std::net::SocketAddr>,
+    /// Certificates for --listen.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How progress is shown
     #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
     pub progress: ProgressMode,
+}
+
+/// Certificates of a listener: with them everything is mutual TLS, and plaintext is refused.
+#[derive(Debug, Args)]
+pub struct TlsArgs {
+    /// With --listen: certificate of the authority that signed those of all task managers
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key", "listen"])]
+    pub tls_ca: Option<PathBuf>,
+    /// This process's certificate
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_key: Option<PathBuf>,
 }
 
 /// See [`Command::Verify`].

@@ -12,9 +12,12 @@ pub mod args;
 mod commands;
 mod document;
 pub mod exit;
+mod hosting;
 mod progress;
 mod screen;
+mod store;
 pub mod table;
+mod task_managers;
 mod time;
 pub mod verify;
 

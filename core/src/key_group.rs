@@ -7,6 +7,8 @@
 //! and never changes. Invariant K2: on a change survivors keep what they own, and only lost or
 //! surplus groups move.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::SubtaskIdx;
@@ -109,6 +111,20 @@ impl Assignment {
         self.owners.iter().enumerate().filter_map(mine).collect()
     }
 
+    /// The same groups over `parallelism` subtasks, of which some go on under another number: what
+    /// an old subtask owned goes to its heir, and only what has no heir, or is more than an even
+    /// share, moves (K2).
+    #[must_use]
+    pub fn handed_on(&self, heirs: &BTreeMap<SubtaskIdx, SubtaskIdx>, parallelism: u32) -> Self {
+        // Nobody: a number that no subtask has.
+        let heir = |owner: &SubtaskIdx| heirs.get(owner).copied().unwrap_or(SubtaskIdx(u32::MAX));
+        let named = Self {
+            version: self.version,
+            owners: self.owners.iter().map(heir).collect(),
+        };
+        named.rescaled(parallelism)
+    }
+
     /// The same groups over `parallelism` subtasks, moving as few as an even share allows (K2).
     #[must_use]
     pub fn rescaled(&self, parallelism: u32) -> Self {
@@ -189,6 +205,27 @@ mod tests {
         }
         let even = serde_json::to_string(&Assignment::even(4, 2)).unwrap();
         assert_eq!(even, r#"{"version":1,"runs":[[0,2],[1,2]]}"#);
+    }
+
+    #[test]
+    fn survivors_keep_their_groups_under_their_new_numbers_k2() {
+        // Subtask 1 of 0, 1, 2 is lost; 2 goes on as 1.
+        let before = Assignment::even(12, 3);
+        let heirs = BTreeMap::from([
+            (SubtaskIdx(0), SubtaskIdx(0)),
+            (SubtaskIdx(2), SubtaskIdx(1)),
+        ]);
+
+        let after = before.handed_on(&heirs, 2);
+
+        assert_eq!(after.version, 2);
+        let numbers = |table: &Assignment, of: u32| -> Vec<u16> {
+            let groups = table.groups_of(SubtaskIdx(of));
+            groups.into_iter().map(|group| group.0).collect()
+        };
+        // 0-3 and 8-11 stay where they are; of 4-7 each takes an even share.
+        assert_eq!(numbers(&after, 0), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(numbers(&after, 1), [6, 7, 8, 9, 10, 11]);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What coordinator and task managers say to each other.
 //!
-//! Owns: the messages as plain data; in one process they travel by channel, later by gRPC. Every
-//! message is stamped with generation and epoch, and a receiver refuses a lower generation whatever
-//! its epoch (C5).
+//! Owns: the messages as plain data; in one process they travel by channel, between processes by
+//! gRPC. Every message is stamped with job, generation and epoch, and a receiver refuses a lower
+//! generation whatever its epoch (C5).
 //!
-//! A job's attempt: `Deploy` -> `Prepared` -> (manifest 0 if there is none, C10) -> `Start` ->
-//! `Checkpoint` / `Ack` ... -> `Publish` / `Published` ... -> `Ended` from every task -> a final
-//! checkpoint -> `Cancel`.
+//! A job's attempt: `Deploy` -> `Prepared` from every task manager -> (manifest 0 if there is none,
+//! C10) -> `Start` -> `Checkpoint` / `Ack` ... -> `Publish` / `Published` ... -> `Ended` from every
+//! task -> a final checkpoint -> `Cancel`. A coordinator that finds an attempt running says `Adopt`
+//! instead of `Deploy` and goes on with checkpoints (F1).
 
 use std::collections::BTreeMap;
 
@@ -31,22 +32,97 @@ pub struct Stamp {
     pub epoch: Epoch,
 }
 
-/// The newest coordinator and attempt that a task manager has heard of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The newest coordinator and attempt that a task manager has heard of: the one place where a
+/// command's stamp is compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Newest {
+    /// Of this job; `None`: of none yet.
+    job: Option<JobId>,
     generation: Generation,
     epoch: Epoch,
 }
 
 impl Newest {
-    /// C5: a lower generation is refused whatever its epoch; then a lower epoch.
+    /// C5: another job's is refused; a lower generation is, whatever its epoch; then a lower epoch.
     pub fn admits(&mut self, stamp: &Stamp) -> bool {
-        let admitted = (stamp.generation, stamp.epoch) >= (self.generation, self.epoch);
+        let same_job = self.job.as_ref().is_none_or(|job| *job == stamp.job);
+        let admitted = same_job && (stamp.generation, stamp.epoch) >= (self.generation, self.epoch);
         if admitted {
             (self.generation, self.epoch) = (stamp.generation, stamp.epoch);
+            self.job.get_or_insert_with(|| stamp.job.clone());
         }
         admitted
     }
+
+    /// What was admitted last; `None`: nothing was.
+    pub fn stamp(&self) -> Option<Stamp> {
+        self.job.clone().map(|job| Stamp {
+            job,
+            generation: self.generation,
+            epoch: self.epoch,
+        })
+    }
+}
+
+/// A task manager's process. The name stays when it is started anew, the nonce does not: a second
+/// process of one name is another sender, and what the first was doing is lost.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskManagerId {
+    /// Stable: a pod's, or what a person chose.
+    pub name: String,
+    /// Random, drawn when the process starts.
+    pub nonce: u64,
+}
+
+impl TaskManagerId {
+    /// The one in the coordinator's own process.
+    pub fn local() -> Self {
+        Self {
+            name: "local".to_owned(),
+            nonce: 0,
+        }
+    }
+}
+
+impl std::fmt::Display for TaskManagerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}#{:08x}", self.name, self.nonce & 0xffff_ffff)
+    }
+}
+
+/// What a task manager says of itself when a session begins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Registration {
+    /// Subtasks it can run; one is a task of every stage.
+    pub slots: u32,
+    /// Where other task managers reach its tasks.
+    pub exchange: String,
+    /// What it runs, should an earlier coordinator have given it work.
+    pub runs: Option<Box<RunningAttempt>>,
+}
+
+/// An attempt that outlived the coordinator that began it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunningAttempt {
+    /// Which attempt, by whose command.
+    pub stamp: Stamp,
+    /// As it was given.
+    pub deployment: Deployment,
+    /// Whether rows flow: only then can it be adopted.
+    pub started: bool,
+    /// Tasks of this task manager that have ended.
+    pub ended: Vec<TaskId>,
+    /// Why it has failed, if it has.
+    pub failed: Option<String>,
+}
+
+/// Where one subtask of every stage runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// In this process.
+    pub task_manager: TaskManagerId,
+    /// Whose tasks are reached here.
+    pub exchange: String,
 }
 
 /// From the coordinator to a task manager.
@@ -54,7 +130,13 @@ impl Newest {
 pub enum Command {
     /// End whatever runs, load this, answer `Prepared`; read nothing yet.
     Deploy(Box<Deployment>),
-    /// Begin to read. The splits of each source by subtask; ended splits are not among them.
+    /// Go on with what runs, for this coordinator: its generation is higher, the epoch the same.
+    Adopt {
+        /// No checkpoint up to this one will be completed: release inputs that wait for one (A2).
+        void_to: CheckpointId,
+    },
+    /// Begin to read. The splits of each source by subtask, those of all subtasks; ended splits are
+    /// not among them.
     Start {
         /// Source -> subtask -> splits.
         splits: BTreeMap<OperatorUid, BTreeMap<SubtaskIdx, Vec<SplitState>>>,
@@ -100,14 +182,34 @@ pub struct Deployment {
     pub restore: Option<Manifest>,
     /// Objects written before the first barrier carry this id (C4).
     pub first_id: CheckpointId,
+    /// Where each subtask runs: a task manager builds its own and sends to the others.
+    pub placement: BTreeMap<SubtaskIdx, Place>,
+}
+
+impl Deployment {
+    /// The subtasks that this task manager runs.
+    pub fn subtasks_of(&self, task_manager: &TaskManagerId) -> Vec<SubtaskIdx> {
+        let mine = |(idx, place): (&SubtaskIdx, &Place)| {
+            (place.task_manager == *task_manager).then_some(*idx)
+        };
+        self.placement.iter().filter_map(mine).collect()
+    }
+
+    /// Whether this task manager is the one that does what must be done once per attempt: list a
+    /// source's splits, clear away what dead attempts staged.
+    pub fn is_first(&self, task_manager: &TaskManagerId) -> bool {
+        let first = self.placement.values().next();
+        first.is_some_and(|place| place.task_manager == *task_manager)
+    }
 }
 
 /// From a task manager to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
-    /// All tasks are loaded. On a first start with every source's splits, resolved.
+    /// All its tasks are loaded. On a first start, from the first one, with every source's splits,
+    /// resolved.
     Prepared {
-        /// Source -> splits; empty after a restore, whose manifest has them.
+        /// Source -> splits; empty after a restore, whose manifest has them, and from all others.
         splits: BTreeMap<OperatorUid, Vec<SplitState>>,
     },
     /// A task's part of a checkpoint is durable.
@@ -191,6 +293,30 @@ pub struct Progress {
     pub read: BTreeMap<OperatorUid, (u64, u64)>,
 }
 
+impl Progress {
+    /// Adds other tasks' progress: counts add up, the lowest watermark holds.
+    pub fn add(&mut self, other: &Progress) {
+        for (uid, counters) in &other.counters {
+            self.counters.entry(uid.clone()).or_default().add(counters);
+        }
+        for (uid, split) in &other.held_back_by {
+            let of = |it: &Progress| it.watermarks.get(uid).copied().unwrap_or_default();
+            if !self.held_back_by.contains_key(uid) || of(other) < of(self) {
+                self.held_back_by.insert(uid.clone(), split.clone());
+            }
+        }
+        for (uid, watermark) in &other.watermarks {
+            let lowest = self.watermarks.entry(uid.clone()).or_insert(*watermark);
+            *lowest = (*lowest).min(*watermark);
+        }
+        for (uid, (read, all)) in &other.read {
+            let sum = self.read.entry(uid.clone()).or_default();
+            sum.0 += read;
+            sum.1 += all;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,5 +342,46 @@ mod tests {
         assert!(newest.admits(&stamp(2, 5)), "the same speaks again");
         assert!(newest.admits(&stamp(3, 6)));
         assert!(!newest.admits(&stamp(2, 9)));
+        assert_eq!(newest.stamp(), Some(stamp(3, 6)));
+    }
+
+    #[test]
+    fn another_jobs_command_is_refused_whatever_its_numbers_c5() {
+        let mut newest = Newest::default();
+        assert!(newest.admits(&stamp(1, 1)));
+        let job = JobId("other".to_owned());
+
+        assert!(!newest.admits(&Stamp { job, ..stamp(9, 9) }));
+        assert!(newest.admits(&stamp(1, 1)));
+    }
+
+    fn progress(watermark: i64, split: &str) -> Progress {
+        let uid = OperatorUid("in".to_owned());
+        Progress {
+            counters: BTreeMap::from([(
+                uid.clone(),
+                Counters {
+                    rows_in: 1,
+                    ..Counters::default()
+                },
+            )]),
+            watermarks: BTreeMap::from([(uid.clone(), Watermark(watermark))]),
+            held_back_by: BTreeMap::from([(uid.clone(), split.to_owned())]),
+            read: BTreeMap::from([(uid, (2, 3))]),
+        }
+    }
+
+    #[test]
+    fn progress_adds_counts_and_shows_the_split_that_is_furthest_behind() {
+        for (first, second) in [(5, 7), (7, 5)] {
+            let mut sum = progress(first, &first.to_string());
+            sum.add(&progress(second, &second.to_string()));
+
+            let uid = OperatorUid("in".to_owned());
+            assert_eq!(sum.counters[&uid].rows_in, 2);
+            assert_eq!(sum.watermarks[&uid], Watermark(5));
+            assert_eq!(sum.held_back_by[&uid], "5");
+            assert_eq!(sum.read[&uid], (4, 6));
+        }
     }
 }

@@ -1,9 +1,12 @@
 """The kill ledger: SIGKILLs at random moments, each resumed at another parallelism.
 
     kills.py [--kills 200] [--seed N] [--jobs departures,origins,tails,tails-one,clicks]
+             [--task-managers 3]
 
 Runs the jobs of examples/flights and a clicks job over and over, killing the process at random
-moments until the kills are used up; then every job is let run to its end. After each kill every
+moments until the kills are used up; then every job is let run to its end. With --task-managers the
+tasks run in so many processes, and what is killed is one of them, several at once, or the coordinator
+with all. After each kill every
 visible output file must be whole and those seen before must be unchanged; at each end `streamforge
 verify` must find no difference, and for the flights DuckDB must agree to the last row. Writes
 bench/results/<date>-kills.md. Exit 0 when nothing differed.
@@ -63,8 +66,10 @@ class Job:
         lines = [line for line in text.splitlines() if not line.startswith("  checkpoint:")]
         self.document.write_text("\n".join([*lines, f"  {CHECKPOINT}"]) + "\n")
 
-    def start(self, binary, parallelism):
+    def start(self, binary, parallelism, task_managers):
         command = [binary, "run", self.document, "--store", self.store, "--parallelism", parallelism]
+        if task_managers:
+            command += ["--task-managers", task_managers]
         log = open(self.folder / "stderr.log", "w")
         return subprocess.Popen(
             list(map(str, command)), stdout=subprocess.DEVNULL, stderr=log, cwd=self.folder
@@ -112,15 +117,48 @@ class Job:
         return complaints
 
 
-def one_life(job, binary, rng, kill):
+def children(process):
+    """The processes that it started."""
+    pids = []
+    for thread in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
+        try:
+            pids += map(int, (thread / "children").read_text().split())
+        except FileNotFoundError:
+            pass  # the thread has just ended
+    return pids
+
+
+def kill_task_managers(process, rng):
+    """Kills one of them, or several at once; returns how many."""
+    there = children(process)
+    victims = rng.sample(there, rng.randint(1, len(there)) if rng.random() < 0.3 else min(1, len(there)))
+    for pid in victims:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has just ended
+    return len(victims)
+
+
+def one_life(job, binary, rng, kill, task_managers, kinds):
     """Starts the job once; returns 'killed', 'ended' or a complaint."""
-    process = job.start(binary, rng.randint(1, 4))
+    process = job.start(binary, rng.randint(1, 4), task_managers)
+    if kill and task_managers:
+        # Some task managers first, while the coordinator lives.
+        for _ in range(rng.randint(0, 4)):
+            try:
+                process.wait(timeout=rng.uniform(0.1, kill))
+                break
+            except subprocess.TimeoutExpired:
+                n = kill_task_managers(process, rng)
+                kinds["task manager" if n == 1 else "several task managers"] += 1
     if kill:
         try:
             process.wait(timeout=rng.uniform(0, kill))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
+            kinds["coordinator and all task managers" if task_managers else "the process"] += 1
             return "killed"
     else:
         process.wait(timeout=END_SECONDS_MAX)
@@ -135,6 +173,7 @@ def main():
     args.add_argument("--kills", type=int, default=200)
     args.add_argument("--seed", type=int, default=None)
     args.add_argument("--jobs", default="departures,origins,tails,tails-one,clicks")
+    args.add_argument("--task-managers", type=int, default=0, help="0: all in one process")
     args.add_argument("--within", type=float, default=1.5, help="seconds until a kill, at most")
     args.add_argument("--keep", action="store_true", help="keep the folder of a job that differs")
     args.add_argument(
@@ -148,6 +187,7 @@ def main():
     db = compare.connect()
     kinds = args.jobs.split(",")
     kills = collections.Counter()
+    how_killed = collections.Counter()
     ends = collections.Counter()
     complaints = []
     with tempfile.TemporaryDirectory(prefix="streamforge-kills-") as folder:
@@ -159,7 +199,8 @@ def main():
                 made += 1
                 jobs[kind] = Job(kind, pathlib.Path(folder) / f"{made}-{kind}")
             job = jobs[kind]
-            how = one_life(job, binary, rng, args.within if killing else None)
+            within = args.within if killing else None
+            how = one_life(job, binary, rng, within, args.task_managers, how_killed)
             found = job.look()
             if how == "killed":
                 kills[kind] += 1
@@ -181,15 +222,17 @@ def main():
                     file=sys.stderr,
                 )
             complaints += [f"{kind}: {what}" for what in found]
-    text = ledger(seed, kinds, kills, ends, complaints)
+    text = ledger(seed, kinds, kills, how_killed, ends, complaints)
     print(text)
     results = ROOT / "bench/results"
     results.mkdir(exist_ok=True)
-    (results / f"{datetime.date.today().isoformat()}-kills.md").write_text(text)
+    name = "kills-task-managers" if args.task_managers else "kills"
+    (results / f"{datetime.date.today().isoformat()}-{name}.md").write_text(text)
     sys.exit(bool(complaints))
 
 
-def ledger(seed, kinds, kills, ends, complaints):
+def ledger(seed, kinds, kills, how_killed, ends, complaints):
+    killed = "\n".join(f"| {what} | {n} |" for what, n in sorted(how_killed.items()))
     rows = "\n".join(f"| {kind} | {kills[kind]} | {ends[kind]} |" for kind in kinds)
     found = "\n".join(f"- {what}" for what in complaints) or "None."
     return f"""# Kill ledger, {datetime.date.today().isoformat()}
@@ -201,6 +244,10 @@ the flights). Checkpoints every 100 ms.
 | job | kills | ends compared |
 |---|--:|--:|
 {rows}
+
+| killed | times |
+|---|--:|
+{killed}
 
 Differences, and files half-written, changed or gone: {len(complaints)}
 

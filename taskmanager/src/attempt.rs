@@ -1,39 +1,41 @@
 //! One attempt of a job in this task manager.
 //!
-//! Owns: building tasks from a plan, loading their state, their threads, and ending them all. A task
-//! that fails or panics ends the attempt: the coordinator hears of it and decides.
-//! Start at: [`Attempt::prepare`], then [`Attempt::start`].
+//! Owns: the life of the tasks that run here, from a deployment to the end of their threads. A task
+//! that fails or panics ends the attempt, and so does a channel that breaks (B2): the coordinator
+//! hears of it and decides. Start at: [`Attempt::prepare`], then [`Attempt::start`].
 
-use std::collections::{BTreeMap, VecDeque};
+mod building;
+mod outbox;
+mod publishing;
+
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use streamforge_connectors::files::sink::WriterName;
+use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId};
+use streamforge_core::ids::{Generation, JobId, OperatorUid, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, OperatorKind};
-use streamforge_core::manifest::{SplitState, StagedInterval};
-use streamforge_core::messages::{Deployment, Event, Progress, Stamp};
+use streamforge_core::manifest::SplitState;
+use streamforge_core::messages::{Deployment, Event, Progress, RunningAttempt, Stamp};
 use streamforge_engine::error::Recovery;
-use streamforge_engine::sink::Publisher;
 use streamforge_engine::staged::Staged;
-use streamforge_engine::task::{TaskCore, TaskPlan};
-use streamforge_state::restore::load_operator;
-use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 
 use crate::clock::Clock;
+use crate::exchange::{AttemptExchange, Outlet, Report};
 use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
 use crate::pace::Pace;
 use crate::progress::{TaskProgress, combine};
 use crate::registry;
-use crate::task::{Reader, Route, TaskShell, Writer};
-use crate::upload::{Upload, Uploader, with_causes};
+use crate::task::{Reader, TaskShell};
+use crate::upload::with_causes;
+use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
+use outbox::{Outbox, stamp_events};
 
-/// Checkpoints of one task that may wait for its uploader.
-const UPLOADS_MAX: usize = 2;
+pub use publishing::Publishing;
 
 /// Events that a task may be ahead of the coordinator.
 const EVENTS_MAX: usize = 64;
@@ -60,13 +62,20 @@ pub enum Error {
         /// Why.
         source: streamforge_state::Error,
     },
+    /// A channel to another task manager could not be opened.
+    #[error(transparent)]
+    Exchange(#[from] crate::exchange::Error),
+    /// Some tasks run elsewhere, and this process has no way to reach them.
+    #[error("reach tasks of other task managers: this one has no exchange")]
+    Alone,
 }
 
 impl Error {
     /// Whether another attempt may do better.
     pub fn may_succeed_later(&self) -> bool {
         match self {
-            Error::Compile { .. } => false,
+            Error::Compile { .. } | Error::Alone => false,
+            Error::Exchange(_) => true,
             Error::Engine(error) => error.recovery() == Recovery::Restart,
             Error::Restore { source, .. } => {
                 matches!(source, streamforge_state::Error::Store { .. })
@@ -86,268 +95,41 @@ pub struct Prepared {
     pub splits: Splits,
 }
 
+/// Source -> subtask -> splits, as a start says it.
+pub type Dealt = BTreeMap<OperatorUid, BTreeMap<SubtaskIdx, Vec<SplitState>>>;
+
 /// See the module.
 pub struct Attempt {
-    stamp: Stamp,
+    context: Context,
+    deployment: Arc<Deployment>,
+    outbox: Arc<Outbox>,
     shells: Vec<TaskShell>,
     inboxes: BTreeMap<TaskId, Arc<Inbox>>,
+    exchange: Option<Arc<AttemptExchange>>,
     source_tasks: Vec<TaskId>,
     progress: Vec<Arc<TaskProgress>>,
-    threads: Vec<JoinHandle<()>>,
+    starting: Option<tokio::task::JoinHandle<()>>,
+    threads: Arc<Mutex<Threads>>,
     publishing: Publishing,
     events: mpsc::Sender<Event>,
 }
 
-/// Makes intervals visible, one at a time.
-#[derive(Clone)]
-pub struct Publishing {
-    publishers: Arc<BTreeMap<OperatorUid, Box<dyn Publisher>>>,
-    staged: Arc<Staged>,
-    events: mpsc::Sender<Event>,
-    order: Arc<Mutex<()>>,
+/// The tasks' threads, once they run.
+#[derive(Default)]
+struct Threads {
+    running: Vec<JoinHandle<()>>,
+    started: bool,
 }
 
-impl Publishing {
-    /// Publishes one interval and says how it went.
-    pub async fn publish(&self, slot: SlotId, interval: StagedInterval) {
-        let _in_order = self.order.lock().await;
-        let Some(publisher) = self.publishers.get(&slot.sink) else {
-            return;
-        };
-        let event = match publisher.publish(&slot, &interval).await {
-            Ok(()) => {
-                self.staged.on_published(&slot, interval.id);
-                Event::Published {
-                    slot,
-                    interval: interval.id,
-                }
-            }
-            Err(error) => Event::PublishFailed {
-                slot,
-                interval: interval.id,
-                reason: error.with_causes(),
-            },
-        };
-        let _ = self.events.send(event).await;
-    }
-}
-
-struct Building<'a> {
-    context: &'a Context,
-    stamp: &'a Stamp,
-    deployment: &'a Deployment,
-    /// What the sources listed, on a first start.
-    listed: &'a Splits,
-    inboxes: &'a BTreeMap<TaskId, Arc<Inbox>>,
-    staged: &'a Arc<Staged>,
-    events: &'a mpsc::Sender<Event>,
-    clock: Clock,
-}
-
-fn task_ids(deployment: &Deployment) -> Vec<TaskId> {
-    let stages_n = u32::try_from(deployment.graph.stages.len()).unwrap_or(u32::MAX);
-    let subtasks = 0..deployment.parallelism;
-    (0..stages_n)
-        .flat_map(|stage| {
-            let stage = StageIdx(stage);
-            subtasks.clone().map(move |idx| TaskId {
-                stage,
-                subtask: SubtaskIdx(idx),
-            })
-        })
-        .collect()
-}
-
-impl Building<'_> {
-    fn plan(&self, id: TaskId) -> TaskPlan<'_> {
-        let Deployment {
-            graph,
-            parallelism,
-            assignment,
-            ..
-        } = self.deployment;
-        TaskPlan {
-            graph,
-            id,
-            parallelism: *parallelism,
-            assignment,
-        }
-    }
-
-    /// Every split of a source that this attempt begins with, those of all readers and the ended
-    /// ones: a reader that looks for new splits takes none of them.
-    fn known(&self, source: &OperatorUid) -> Vec<SplitState> {
-        let splits = match &self.deployment.restore {
-            Some(manifest) => manifest.sources.get(source),
-            None => self.listed.get(source),
-        };
-        splits.cloned().unwrap_or_default()
-    }
-
-    async fn core(&self, id: TaskId) -> Result<TaskCore, Error> {
-        let plan = self.plan(id);
-        let stage = self.deployment.graph.stages.get(id.stage.0 as usize);
-        let operators = stage
-            .map(|stage| stage.operators.as_slice())
-            .unwrap_or_default();
-        let chained = operators
-            .iter()
-            .map(|operator| registry::build(operator, &self.deployment.graph, id))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut core = TaskCore::new(&plan, chained);
-        let Some(manifest) = &self.deployment.restore else {
-            return Ok(core);
-        };
-        for (idx, operator) in operators.iter().enumerate() {
-            let Some(state) = manifest.operators.get(&operator.uid) else {
-                continue;
-            };
-            let assignment = &self.deployment.assignment;
-            let state = load_operator(&*self.context.store, manifest, state, id, assignment)
-                .await
-                .map_err(|source| Error::Restore {
-                    operator: operator.uid.0.clone(),
-                    source,
-                })?;
-            core.restore(idx, state)?;
-        }
-        Ok(core)
-    }
-
-    fn pace(&self, rows_per_second: Option<u64>) -> Option<Pace> {
-        rows_per_second.map(|limit| Pace::share(limit, self.deployment.parallelism))
-    }
-
-    fn reader(&self, id: TaskId, idx: usize, source: &Operator) -> Result<Option<Reader>, Error> {
-        let OperatorKind::Source(spec) = &source.kind else {
-            return Ok(None);
-        };
-        let known = self.known(&source.uid);
-        let reader = registry::open_reader(source, spec, &self.plan(id), known)?;
-        let pace = self.pace(spec.rate_limit);
-        Ok(Some(Reader {
-            operator: idx,
-            reader,
-            pace,
-        }))
-    }
-
-    fn writer(&self, id: TaskId, sink: &Operator) -> Result<Option<Writer>, Error> {
-        let OperatorKind::Sink(spec) = &sink.kind else {
-            return Ok(None);
-        };
-        let slot = SlotId {
-            sink: sink.uid.clone(),
-            slot: id.subtask.0,
-        };
-        let name = WriterName {
-            job: self.stamp.job.clone(),
-            slot: slot.clone(),
-            epoch: self.stamp.epoch,
-            first_id: self.deployment.first_id,
-        };
-        let writer = connectors::open_writer(spec, name, self.context.terminal)?;
-        Ok(Some(Writer {
-            slot,
-            writer,
-            pace: self.pace(spec.rate_limit),
-        }))
-    }
-
-    /// Starts the task's uploader; it ends when the sender is dropped.
-    fn uploads(&self, id: TaskId) -> mpsc::Sender<Upload> {
-        let (uploads, waiting) = mpsc::channel(UPLOADS_MAX);
-        let uploader = Uploader {
-            task: id,
-            stamp: self.stamp.clone(),
-            store: Arc::clone(&self.context.store),
-            staged: Arc::clone(self.staged),
-            events: self.events.clone(),
-            objects_n: 0,
-            late_log: Vec::new(),
-            late_rows: VecDeque::new(),
-        };
-        tokio::spawn(uploader.run(waiting));
-        uploads
-    }
-
-    async fn shell(&self, id: TaskId) -> Result<TaskShell, Error> {
-        let core = self.core(id).await?;
-        let stage = self.deployment.graph.stages.get(id.stage.0 as usize);
-        let operators = stage
-            .map(|stage| stage.operators.as_slice())
-            .unwrap_or_default();
-        let (mut source, mut reader, mut writers) = (None, None, BTreeMap::new());
-        for (idx, operator) in operators.iter().enumerate() {
-            if let Some(opened) = self.reader(id, idx, operator)? {
-                (source, reader) = (Some(operator.uid.clone()), Some(opened));
-            }
-            if let Some(opened) = self.writer(id, operator)? {
-                writers.insert(idx, opened);
-            }
-        }
-        let slots = writers.values().map(|writer| writer.slot.clone()).collect();
-        self.staged.register(id, slots);
-        let inbox = self.inboxes.get(&id).map(Arc::clone);
-        Ok(TaskShell {
-            core,
-            inbox: inbox.unwrap_or_else(|| Arc::new(Inbox::new(0))),
-            routes: self.routes(id),
-            senders: self.senders(id),
-            reader,
-            writers,
-            uploads: self.uploads(id),
-            events: self.events.clone(),
-            progress: Arc::new(TaskProgress::new(source)),
-            runtime: Handle::current(),
-            clock: self.clock,
-            step_began_us: 0,
-        })
-    }
-
-    fn routes(&self, id: TaskId) -> BTreeMap<usize, Route> {
-        let edges = self.deployment.graph.edges.iter().enumerate();
-        let mut routes = BTreeMap::new();
-        for (idx, edge) in edges.filter(|(_, edge)| edge.from_stage == id.stage) {
-            let mut route = Route::new();
-            for subtask in self.plan(id).senders(idx) {
-                let receiver = TaskId {
-                    stage: edge.to_stage,
-                    subtask,
-                };
-                let channels = registry::channels_by_operator(&self.plan(receiver));
-                let channel = channels
-                    .iter()
-                    .position(|c| c.edge == idx && c.sender == id.subtask);
-                if let (Some(channel), Some(inbox)) = (channel, self.inboxes.get(&receiver)) {
-                    route.insert(subtask, (Arc::clone(inbox), channel));
-                }
-            }
-            routes.insert(idx, route);
-        }
-        routes
-    }
-
-    fn senders(&self, id: TaskId) -> BTreeMap<(usize, SubtaskIdx), Arc<Inbox>> {
-        let mut senders = BTreeMap::new();
-        for channel in self.plan(id).channels() {
-            let Some(edge) = self.deployment.graph.edges.get(channel.edge) else {
-                continue;
-            };
-            let sender = TaskId {
-                stage: edge.from_stage,
-                subtask: channel.sender,
-            };
-            if let Some(inbox) = self.inboxes.get(&sender) {
-                senders.insert((channel.edge, channel.sender), Arc::clone(inbox));
-            }
-        }
-        senders
-    }
+fn operators_of(deployment: &Deployment, id: TaskId) -> &[Operator] {
+    let stage = deployment.graph.stages.get(id.stage.0 as usize);
+    stage
+        .map(|stage| stage.operators.as_slice())
+        .unwrap_or_default()
 }
 
 impl Attempt {
-    /// Builds every task and loads its state; reads nothing.
+    /// Builds every task that runs here and loads its state; reads nothing.
     pub async fn prepare(
         context: &Context,
         stamp: Stamp,
@@ -355,21 +137,23 @@ impl Attempt {
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Prepared, Error> {
         let (events, stamped) = mpsc::channel(EVENTS_MAX);
-        tokio::spawn(stamp_events(stamp.clone(), stamped, to_coordinator));
-        let ids = task_ids(&deployment);
-        let plan = |id| TaskPlan {
-            graph: &deployment.graph,
-            id,
-            parallelism: deployment.parallelism,
-            assignment: &deployment.assignment,
+        let outbox = Arc::new(Outbox::new(stamp.clone()));
+        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
+        let subtasks = deployment.subtasks_of(&context.me);
+        let ids = task_ids(&deployment, &subtasks);
+        let inbox = |id: &TaskId| {
+            let channels_n = task_plan(&deployment, *id).channels().len();
+            (*id, Arc::new(Inbox::new(channels_n)))
         };
-        let inboxes: BTreeMap<TaskId, Arc<Inbox>> = ids
-            .iter()
-            .map(|id| (*id, Arc::new(Inbox::new(plan(*id).channels().len()))))
-            .collect();
+        let inboxes: BTreeMap<TaskId, Arc<Inbox>> = ids.iter().map(inbox).collect();
+        let exchange = exchange_of(context, &stamp, &deployment, &events)?;
+        let uplinks = exchange.as_ref().map_or_else(Uplinks::new, |exchange| {
+            accept_channels(&deployment, &inboxes, exchange)
+        });
         let staged = Arc::new(Staged::default());
-        let splits = if deployment.restore.is_none() {
-            list_splits(&deployment).await?
+        let lists = deployment.restore.is_none() && deployment.is_first(&context.me);
+        let splits = if lists {
+            list_splits(context, &deployment).await?
         } else {
             Splits::new()
         };
@@ -377,92 +161,91 @@ impl Attempt {
             context,
             stamp: &stamp,
             deployment: &deployment,
-            listed: &splits,
             inboxes: &inboxes,
+            uplinks: &uplinks,
             staged: &staged,
             events: &events,
             clock: Clock::start(),
         };
-        let publishers = open_publishers(&building).await?;
+        let publishers = publishing::open_publishers(&building).await?;
         let mut shells = Vec::with_capacity(ids.len());
         for id in &ids {
             shells.push(building.shell(*id).await?);
         }
-        let source_tasks: Vec<TaskId> = shells
-            .iter()
-            .filter(|shell| shell.reader.is_some())
-            .map(|shell| shell.core.id())
-            .collect();
-        let progress = shells
-            .iter()
-            .map(|shell| Arc::clone(&shell.progress))
-            .collect();
+        let sources = shells.iter().filter(|it| it.progress.source().is_some());
+        let source_tasks = sources.map(|it| it.core.id()).collect();
+        let progress = shells.iter().map(|it| Arc::clone(&it.progress)).collect();
         let publishing = Publishing {
             publishers: Arc::new(publishers),
             staged,
             events: events.clone(),
-            order: Arc::new(Mutex::new(())),
+            order: Arc::default(),
         };
-        let threads = Vec::new();
         let attempt = Self {
-            stamp,
+            context: context.clone(),
+            deployment: Arc::new(deployment),
+            outbox,
             shells,
             inboxes,
+            exchange,
             source_tasks,
             progress,
-            threads,
+            starting: None,
+            threads: Arc::default(),
             publishing,
             events,
         };
         Ok(Prepared { attempt, splits })
     }
 
-    /// Gives readers their splits and begins.
-    pub async fn start(
-        &mut self,
-        splits: BTreeMap<OperatorUid, BTreeMap<SubtaskIdx, Vec<SplitState>>>,
-    ) {
-        let mut ready = Vec::new();
-        for mut shell in std::mem::take(&mut self.shells) {
-            let source = shell.progress.source().cloned();
-            if let (Some(reader), Some(uid)) = (&mut shell.reader, source) {
-                let mine = splits
-                    .get(&uid)
-                    .and_then(|by| by.get(&shell.core.id().subtask));
-                let mine = mine.cloned().unwrap_or_default();
-                shell.core.add_splits(reader.operator, mine.clone());
-                if let Err(error) = reader.reader.assign(mine).await {
-                    let failed = failed(Some(shell.core.id()), &error);
-                    let _ = self.events.send(failed).await;
-                    return;
-                }
-            }
-            ready.push(shell);
+    /// Opens channels and readers, gives these their splits and begins; off this call, so that the
+    /// attempt can be ended meanwhile.
+    pub fn start(&mut self, splits: Dealt) {
+        let starter = Starter {
+            context: self.context.clone(),
+            deployment: Arc::clone(&self.deployment),
+            inboxes: self.inboxes.clone(),
+            exchange: self.exchange.clone(),
+            threads: Arc::clone(&self.threads),
+            events: self.events.clone(),
+            job: self.outbox.stamp().job,
+        };
+        let shells = std::mem::take(&mut self.shells);
+        if shells.is_empty() {
+            return; // it was started before
         }
-        for shell in ready {
-            match spawn_task(shell, self.events.clone()) {
-                Ok(thread) => self.threads.push(thread),
-                Err(cause) => {
-                    let cause = format!("start a thread: {cause}");
-                    let event = Event::Failed {
-                        task: None,
-                        cause,
-                        retry: true,
-                    };
-                    let _ = self.events.send(event).await;
-                }
-            }
-        }
+        self.starting = Some(tokio::spawn(starter.run(shells, splits)));
     }
 
-    /// Which attempt.
-    pub fn stamp(&self) -> &Stamp {
-        &self.stamp
+    /// By whose command it runs.
+    pub fn stamp(&self) -> Stamp {
+        self.outbox.stamp()
     }
 
     /// Whether its tasks run.
     pub fn is_running(&self) -> bool {
-        !self.threads.is_empty()
+        threads(&self.threads).started
+    }
+
+    /// What a coordinator that comes later must know of it (F1).
+    pub fn running(&self) -> RunningAttempt {
+        RunningAttempt {
+            stamp: self.outbox.stamp(),
+            deployment: (*self.deployment).clone(),
+            started: self.is_running(),
+            ended: self.outbox.ended(),
+            failed: self.outbox.failed(),
+        }
+    }
+
+    /// Goes on for a coordinator of this generation.
+    pub fn adopt(&self, generation: Generation) {
+        let (again, events) = (self.outbox.adopt(generation), self.events.clone());
+        tokio::spawn(async move {
+            for event in again {
+                let _ = events.send(event).await;
+            }
+        });
     }
 
     /// How its tasks do.
@@ -494,64 +277,170 @@ impl Attempt {
     /// Ends all tasks and waits for their threads.
     pub async fn end(self) {
         self.inboxes.values().for_each(|inbox| inbox.cancel());
-        let Attempt {
-            threads,
-            shells,
-            events,
-            publishing,
-            ..
-        } = self;
-        drop((shells, events, publishing));
+        if let Some(exchange) = &self.exchange {
+            exchange.close();
+        }
+        if let Some(starting) = self.starting {
+            starting.abort();
+            let _ = starting.await;
+        }
+        let running = std::mem::take(&mut threads(&self.threads).running);
+        drop((self.shells, self.events, self.publishing));
         let joined = tokio::task::spawn_blocking(move || {
             // A task that panicked has said so already.
-            threads.into_iter().for_each(|thread| drop(thread.join()));
+            running.into_iter().for_each(|thread| drop(thread.join()));
         });
         let _ = joined.await;
     }
 }
 
-async fn stamp_events(
-    stamp: Stamp,
-    mut events: mpsc::Receiver<Event>,
-    to_coordinator: mpsc::Sender<(Stamp, Event)>,
-) {
-    while let Some(event) = events.recv().await {
-        if to_coordinator.send((stamp.clone(), event)).await.is_err() {
+fn threads(threads: &Mutex<Threads>) -> std::sync::MutexGuard<'_, Threads> {
+    // A list of handles is whole at any time.
+    threads.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The channels of this attempt to and from other task managers; `None`: all tasks run here.
+fn exchange_of(
+    context: &Context,
+    stamp: &Stamp,
+    deployment: &Deployment,
+    events: &mpsc::Sender<Event>,
+) -> Result<Option<Arc<AttemptExchange>>, Error> {
+    let mut places = deployment.placement.values();
+    if places.all(|place| place.task_manager == context.me) {
+        return Ok(None);
+    }
+    let exchange = context.exchange.as_ref().ok_or(Error::Alone)?;
+    let (events, runtime) = (events.downgrade(), tokio::runtime::Handle::current());
+    let report: Report = Arc::new(move |broken| {
+        let Some(events) = events.upgrade() else {
             return;
-        }
-    }
-}
-
-async fn open_publishers(
-    building: &Building<'_>,
-) -> Result<BTreeMap<OperatorUid, Box<dyn Publisher>>, Error> {
-    let mut publishers = BTreeMap::new();
-    for (_, operator) in building.deployment.graph.operators() {
-        let OperatorKind::Sink(spec) = &operator.kind else {
-            continue;
         };
-        let publisher = connectors::open_publisher(spec, &operator.uid, &building.stamp.job)?;
-        let Some(publisher) = publisher else { continue };
-        let staged = building
-            .deployment
-            .restore
-            .iter()
-            .flat_map(|manifest| &manifest.staged);
-        let listed: Vec<StagedInterval> = staged
-            .filter(|slot| slot.slot.sink == operator.uid)
-            .flat_map(|slot| slot.intervals.iter().cloned())
-            .collect();
-        publisher.discard_unlisted(&listed).await?;
-        publishers.insert(operator.uid.clone(), publisher);
-    }
-    Ok(publishers)
+        let event = Event::Failed {
+            task: None,
+            cause: broken.to_string(),
+            retry: true,
+        };
+        runtime.spawn(async move { events.send(event).await });
+    });
+    let attempt = exchange.attempt(stamp.clone(), context.me.name.clone(), report);
+    Ok(Some(Arc::new(attempt)))
 }
 
-async fn list_splits(deployment: &Deployment) -> Result<Splits, Error> {
+/// What a start needs of an attempt.
+struct Starter {
+    context: Context,
+    deployment: Arc<Deployment>,
+    inboxes: BTreeMap<TaskId, Arc<Inbox>>,
+    exchange: Option<Arc<AttemptExchange>>,
+    threads: Arc<Mutex<Threads>>,
+    events: mpsc::Sender<Event>,
+    job: JobId,
+}
+
+impl Starter {
+    async fn run(self, mut shells: Vec<TaskShell>, splits: Dealt) {
+        for shell in &mut shells {
+            let opened = match self.open_channels(shell).await {
+                Ok(()) => self.open_reader(shell, &splits).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = opened {
+                let event = Event::Failed {
+                    task: Some(shell.core.id()),
+                    cause: with_causes(&error),
+                    retry: error.may_succeed_later(),
+                };
+                let _ = self.events.send(event).await;
+                return;
+            }
+        }
+        for shell in shells {
+            match spawn_task(shell, self.events.clone()) {
+                Ok(thread) => threads(&self.threads).running.push(thread),
+                Err(cause) => {
+                    let event = Event::Failed {
+                        task: None,
+                        cause: format!("start a thread: {cause}"),
+                        retry: true,
+                    };
+                    let _ = self.events.send(event).await;
+                }
+            }
+        }
+        threads(&self.threads).started = true;
+    }
+
+    async fn open_channels(&self, shell: &mut TaskShell) -> Result<(), Error> {
+        let Some(exchange) = &self.exchange else {
+            return Ok(());
+        };
+        let channels = unopened(&self.deployment, &self.inboxes, shell.core.id());
+        let opening = channels.into_iter().map(|channel| {
+            let own = Arc::clone(&shell.inbox);
+            async move {
+                let opened = exchange.open(channel.name, &channel.address, own).await?;
+                Ok::<_, Error>((channel.edge, channel.to, opened))
+            }
+        });
+        for (edge, to, sender) in try_join_all(opening).await? {
+            let route = shell.routes.entry(edge).or_default();
+            route.insert(to, Outlet::Remote(sender));
+        }
+        Ok(())
+    }
+
+    async fn open_reader(&self, shell: &mut TaskShell, splits: &Dealt) -> Result<(), Error> {
+        let id = shell.core.id();
+        let operators = operators_of(&self.deployment, id).iter().enumerate();
+        let mut found = operators.filter_map(|(idx, operator)| match &operator.kind {
+            OperatorKind::Source(spec) => Some((idx, operator, spec)),
+            _ => None,
+        });
+        let Some((idx, source, spec)) = found.next() else {
+            return Ok(());
+        };
+        let dealt = splits.get(&source.uid);
+        // Every split that this attempt begins with, those of all readers and the ended ones: a
+        // reader that looks for new splits takes none of them. On a first start none has ended.
+        let known: Vec<SplitState> = match &self.deployment.restore {
+            Some(manifest) => manifest
+                .sources
+                .get(&source.uid)
+                .cloned()
+                .unwrap_or_default(),
+            None => dealt
+                .iter()
+                .flat_map(|by| by.values())
+                .flatten()
+                .cloned()
+                .collect(),
+        };
+        let plan = task_plan(&self.deployment, id);
+        let surroundings = self.context.surroundings();
+        let told = (self.job.clone(), known);
+        let mut reader = registry::open_reader(source, spec, &plan, told, &surroundings)?;
+        let mine = dealt.and_then(|by| by.get(&id.subtask));
+        let mine = mine.cloned().unwrap_or_default();
+        shell.core.add_splits(idx, mine.clone());
+        reader.assign(mine).await?;
+        let limit = spec.rate_limit;
+        let pace = limit.map(|limit| Pace::share(limit, self.deployment.parallelism));
+        shell.reader = Some(Reader {
+            operator: idx,
+            reader,
+            pace,
+        });
+        Ok(())
+    }
+}
+
+async fn list_splits(context: &Context, deployment: &Deployment) -> Result<Splits, Error> {
     let mut splits = Splits::new();
     for (_, operator) in deployment.graph.operators() {
         if let OperatorKind::Source(spec) = &operator.kind {
-            let mut enumerator = connectors::open_enumerator(operator, spec)?;
+            let mut enumerator =
+                connectors::open_enumerator(operator, spec, &context.surroundings())?;
             splits.insert(operator.uid.clone(), enumerator.list().await?);
         }
     }

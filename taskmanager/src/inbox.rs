@@ -2,10 +2,12 @@
 //!
 //! Owns: back-pressure in one process. A sender of rows waits while the receiver is
 //! [`LANE_BATCHES_MAX`] behind; barriers, watermarks and joins never wait, so an aligning task gets
-//! the barrier it waits for (B1). Never looks into an element.
+//! the barrier it waits for (B1). What comes from another task manager never waits: credit bounds it,
+//! see `exchange`. Of watermarks that nothing separates a lane keeps the last, the highest (T1).
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use streamforge_core::event_time::Watermark;
@@ -25,6 +27,8 @@ pub enum Control {
     Checkpoint(Barrier),
     /// This attempt is given up.
     Abort(CheckpointId),
+    /// Whatever attempt inputs wait for is given up: nobody is left who would complete it (A2).
+    GiveUp,
     /// A receiver of `edge` answers a rejoin.
     Answer {
         /// Which edge.
@@ -49,11 +53,35 @@ pub enum Next {
     Cancelled,
 }
 
+/// Hears that a task took rows of its channel from another task manager: the way back of credit.
+pub trait Drained: fmt::Debug + Send + Sync {
+    /// Rows of so many bytes were taken. Must not wait.
+    fn on_taken(&self, bytes: u64);
+}
+
+/// One input channel.
+#[derive(Debug, Default)]
+struct Lane {
+    /// With the bytes that they are counted for, if they came from another task manager.
+    elements: VecDeque<(Element, u64)>,
+    /// Batches of senders in this process.
+    batches: usize,
+    drained: Option<Arc<dyn Drained>>,
+}
+
+impl Lane {
+    fn push(&mut self, element: Element, bytes: u64) {
+        match (self.elements.back_mut(), element) {
+            (Some((Element::Watermark(last), _)), Element::Watermark(newer)) => *last = newer,
+            (_, element) => self.elements.push_back((element, bytes)),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     control: VecDeque<Control>,
-    lanes: Vec<VecDeque<Element>>,
-    batches: Vec<usize>,
+    lanes: Vec<Lane>,
     next_lane: usize,
     cancelled: bool,
 }
@@ -72,8 +100,7 @@ impl Inbox {
     /// For a task with this many input channels.
     pub fn new(channels_n: usize) -> Self {
         let state = State {
-            lanes: (0..channels_n).map(|_| VecDeque::new()).collect(),
-            batches: vec![0; channels_n],
+            lanes: (0..channels_n).map(|_| Lane::default()).collect(),
             ..State::default()
         };
         Self {
@@ -98,26 +125,51 @@ impl Inbox {
             state = self
                 .drained
                 .wait_while(state, |state| {
-                    let full = state
-                        .batches
-                        .get(channel)
-                        .is_some_and(|n| *n >= LANE_BATCHES_MAX);
-                    full && !state.cancelled
+                    let lane = state.lanes.get(channel);
+                    lane.is_some_and(|lane| lane.batches >= LANE_BATCHES_MAX) && !state.cancelled
                 })
                 .unwrap_or_else(PoisonError::into_inner);
         }
         if state.cancelled {
             return false;
         }
-        if is_batch && let Some(batches) = state.batches.get_mut(channel) {
-            *batches += 1;
-        }
         if let Some(lane) = state.lanes.get_mut(channel) {
-            lane.push_back(element);
+            lane.batches += usize::from(is_batch);
+            lane.push(element, 0);
         }
         drop(state);
         self.arrived.notify_one();
         true
+    }
+
+    /// Makes a channel one from another task manager: `drained` hears of rows taken.
+    pub fn attach(&self, channel: usize, drained: Arc<dyn Drained>) {
+        if let Some(lane) = self.lock().lanes.get_mut(channel) {
+            lane.drained = Some(drained);
+        }
+    }
+
+    /// Adds an element of a channel from another task manager, rows with the bytes they count for.
+    /// Never waits.
+    pub fn arrive(&self, channel: usize, element: Element, bytes: u64) {
+        let mut state = self.lock();
+        if state.cancelled {
+            return;
+        }
+        if let Some(lane) = state.lanes.get_mut(channel) {
+            lane.push(element, bytes);
+        }
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// Elements that wait in a channel's lane.
+    pub fn elements_n(&self, channel: usize) -> usize {
+        let state = self.lock();
+        state
+            .lanes
+            .get(channel)
+            .map_or(0, |lane| lane.elements.len())
     }
 
     /// Adds a control message.
@@ -147,6 +199,21 @@ impl Inbox {
             .map_or(Next::Nothing, Next::Control)
     }
 
+    fn take(&self, state: &mut State, idx: usize) -> Option<Element> {
+        let lane = state.lanes.get_mut(idx)?;
+        let (element, bytes) = lane.elements.pop_front()?;
+        if matches!(element, Element::Batch(_)) {
+            if let Some(drained) = &lane.drained {
+                drained.on_taken(bytes);
+            } else {
+                lane.batches -= 1;
+                self.drained.notify_all();
+            }
+        }
+        state.next_lane = idx + 1;
+        Some(element)
+    }
+
     /// The next thing to do; waits at most `patience`. Channels are served in turn.
     pub fn next(&self, takes: impl Fn(usize) -> bool, patience: Duration) -> Next {
         let mut state = self.lock();
@@ -163,14 +230,7 @@ impl Inbox {
                 if !takes(lane) {
                     continue;
                 }
-                if let Some(element) = state.lanes.get_mut(lane).and_then(VecDeque::pop_front) {
-                    state.next_lane = lane + 1;
-                    if matches!(element, Element::Batch(_)) {
-                        if let Some(batches) = state.batches.get_mut(lane) {
-                            *batches -= 1;
-                        }
-                        self.drained.notify_all();
-                    }
+                if let Some(element) = self.take(&mut state, lane) {
                     return Next::Element(lane, element);
                 }
             }

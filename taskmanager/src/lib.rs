@@ -6,11 +6,14 @@
 
 pub mod attempt;
 pub mod clock;
+pub mod exchange;
 pub mod inbox;
 pub mod manager;
+pub mod metrics;
 pub mod pace;
 pub mod progress;
 pub mod registry;
+pub mod session;
 pub mod task;
 pub mod upload;
 

@@ -1,35 +1,75 @@
 //! A task manager: commands in, events out.
 //!
 //! Owns: one attempt at a time, and publishing. Refuses a lower generation whatever its epoch, and an
-//! older epoch (C5). In one process the commands come by channel; later by gRPC.
+//! older epoch (C5). In one process the commands come by channel ([`run`]), from another by a
+//! session, whose `session` module drives [`Manager`] through [`Request`]s. Nothing here waits for a
+//! store or a peer while commands come: loading and ending go on beside.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use streamforge_connectors::registry::Surroundings;
 use streamforge_core::ids::SlotId;
 use streamforge_core::manifest::StagedInterval;
-use streamforge_core::messages::{Command, Event, Newest, Stamp};
+use streamforge_core::messages::{
+    Command, Deployment, Event, Newest, RunningAttempt, Stamp, TaskManagerId,
+};
+use streamforge_engine::barrier::Barrier;
 use streamforge_store::ObjectStore;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::attempt::{Attempt, Prepared};
+use crate::attempt::{Attempt, Error, Prepared};
+use crate::exchange::Exchange;
 use crate::inbox::Control;
 use crate::upload::with_causes;
-use streamforge_engine::barrier::Barrier;
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
+/// Loaded attempts that wait to be taken; there is one at a time.
+const LOADED_MAX: usize = 4;
+
 /// What a task manager works with.
 #[derive(Clone)]
 pub struct Context {
+    /// Who this is.
+    pub me: TaskManagerId,
     /// Checkpoints.
     pub store: Arc<dyn ObjectStore>,
+    /// Channels to other task managers; `None`: there are no others.
+    pub exchange: Option<Arc<Exchange>>,
     /// Folder of secrets, one folder each.
     pub secrets: Option<PathBuf>,
     /// Whether somebody looks at what `print` prints; `None`: find out.
     pub terminal: Option<bool>,
+    /// Sinks whose lost Kafka marker was accepted by a person.
+    pub accept_lost_markers: Vec<String>,
+}
+
+impl Context {
+    /// What connectors may use of it.
+    pub fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            store: Arc::clone(&self.store),
+            secrets: self.secrets.clone(),
+            accept_lost_markers: self.accept_lost_markers.clone(),
+        }
+    }
+}
+
+/// What is asked of a task manager.
+#[derive(Debug)]
+pub enum Request {
+    /// The coordinator says so.
+    Command(Stamp, Command),
+    /// What runs, for a coordinator that may adopt it.
+    Describe(oneshot::Sender<Option<Box<RunningAttempt>>>),
+    /// The session is over: nobody completes what tasks align for (A2).
+    SessionLost,
+    /// The head names another attempt: what runs is over (F4). Nothing that anybody says of older
+    /// ones counts from now on.
+    Superseded(Stamp),
 }
 
 /// Works until the coordinator's channel closes.
@@ -38,81 +78,201 @@ pub async fn run(
     mut commands: mpsc::Receiver<(Stamp, Command)>,
     events: mpsc::Sender<(Stamp, Event)>,
 ) {
-    let mut newest = Newest::default();
-    let mut attempt: Option<Attempt> = None;
-    let mut ticks = tokio::time::interval(PROGRESS_EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            command = commands.recv() => {
-                let Some((stamp, command)) = command else { break };
-                if !newest.admits(&stamp) {
-                    tracing::warn!(?stamp, "command of an older coordinator or attempt refused");
-                    continue;
-                }
-                on_command(&context, &mut attempt, stamp, command, &events).await;
+    let (requests, work) = mpsc::channel(1);
+    let manager = tokio::spawn(Manager::new(context, events).run(work));
+    while let Some((stamp, command)) = commands.recv().await {
+        if requests
+            .send(Request::Command(stamp, command))
+            .await
+            .is_err()
+        {
+            break;
+        }
+    }
+    drop(requests);
+    let _ended = manager.await;
+}
+
+type Loaded = (Stamp, Result<Prepared, Error>);
+
+/// See the module.
+pub struct Manager {
+    context: Context,
+    events: mpsc::Sender<(Stamp, Event)>,
+    newest: Newest,
+    attempt: Option<Attempt>,
+    /// The attempt that is being loaded.
+    loading: Option<(Stamp, tokio::task::JoinHandle<()>)>,
+    /// Attempts that are still ending; the next one is loaded after them.
+    ending_n: watch::Sender<usize>,
+    loaded_in: mpsc::Sender<Loaded>,
+    loaded: mpsc::Receiver<Loaded>,
+}
+
+impl Manager {
+    /// A task manager that runs nothing.
+    pub fn new(context: Context, events: mpsc::Sender<(Stamp, Event)>) -> Self {
+        let (loaded_in, loaded) = mpsc::channel(LOADED_MAX);
+        Self {
+            context,
+            events,
+            newest: Newest::default(),
+            attempt: None,
+            loading: None,
+            ending_n: watch::Sender::new(0),
+            loaded_in,
+            loaded,
+        }
+    }
+
+    /// Works until nobody can ask for anything any more.
+    pub async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut ticks = tokio::time::interval(PROGRESS_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                request = requests.recv() => match request {
+                    Some(request) => self.on_request(request),
+                    None => break,
+                },
+                Some(loaded) = self.loaded.recv() => self.on_loaded(loaded).await,
+                _ = ticks.tick() => self.tell_progress(),
             }
-            _ = ticks.tick() => {
-                if let Some(attempt) = attempt.as_ref().filter(|attempt| attempt.is_running()) {
-                    let progress = Event::Progress(Box::new(attempt.progress()));
-                    // A full queue means that newer progress is on its way anyway.
-                    let _ = events.try_send((attempt.stamp().clone(), progress));
+        }
+        self.end_all();
+        none_is_ending(self.ending_n.subscribe()).await;
+    }
+
+    fn on_request(&mut self, request: Request) {
+        match request {
+            Request::Command(stamp, command) => {
+                if self.newest.admits(&stamp) {
+                    self.on_command(&stamp, command);
+                } else {
+                    tracing::warn!(?stamp, "command of an older coordinator or attempt refused");
                 }
+            }
+            Request::Describe(answer) => {
+                let running = self.attempt.as_ref().map(|it| Box::new(it.running()));
+                let _ = answer.send(running);
+            }
+            Request::SessionLost => {
+                if let Some(attempt) = &self.attempt {
+                    attempt.tell_all(Control::GiveUp);
+                }
+            }
+            Request::Superseded(stamp) => {
+                let loading = self.loading.as_ref().map(|(stamp, _)| stamp.clone());
+                let ours = loading.or_else(|| self.attempt.as_ref().map(Attempt::stamp));
+                // A higher generation alone may be a coordinator that is about to adopt it.
+                if ours.is_some_and(|ours| ours.job != stamp.job || ours.epoch < stamp.epoch) {
+                    tracing::warn!(epoch = %stamp.epoch, "the head names a newer attempt: ending");
+                    self.end_all();
+                }
+                self.newest.admits(&stamp);
             }
         }
     }
-    if let Some(attempt) = attempt {
-        attempt.end().await;
+
+    fn on_command(&mut self, stamp: &Stamp, command: Command) {
+        if let Command::Deploy(deployment) = command {
+            self.end_all();
+            return self.load(stamp.clone(), *deployment);
+        }
+        if matches!(command, Command::Cancel) {
+            // Whatever runs is older, or is this one.
+            return self.end_all();
+        }
+        let Some(current) = &mut self.attempt else {
+            return;
+        };
+        let ours = current.stamp();
+        if let Command::Adopt { void_to } = command {
+            if (&ours.job, ours.epoch) == (&stamp.job, stamp.epoch) {
+                current.tell_all(Control::Abort(void_to));
+                current.adopt(stamp.generation);
+            }
+            return;
+        }
+        if ours != *stamp {
+            return;
+        }
+        match command {
+            Command::Deploy(_) | Command::Adopt { .. } | Command::Cancel => {}
+            Command::Start { splits } => current.start(splits),
+            Command::Checkpoint { id, kind } => {
+                current.tell_sources(Control::Checkpoint(Barrier { id, kind }));
+            }
+            Command::Abort { id } => current.tell_all(Control::Abort(id)),
+            Command::Publish { slots, .. } => publish(current, slots),
+            Command::Committed { id } => tracing::debug!(checkpoint = %id, "checkpoint committed"),
+        }
+    }
+
+    /// Ends what runs and what is being loaded, beside.
+    fn end_all(&mut self) {
+        if let Some((_, loading)) = self.loading.take() {
+            loading.abort();
+        }
+        let Some(old) = self.attempt.take() else {
+            return;
+        };
+        let ending_n = self.ending_n.clone();
+        ending_n.send_modify(|n| *n += 1);
+        tokio::spawn(async move {
+            old.end().await;
+            ending_n.send_modify(|n| *n -= 1);
+        });
+    }
+
+    /// Loads an attempt, once what ran before has ended.
+    fn load(&mut self, stamp: Stamp, deployment: Deployment) {
+        let (context, events) = (self.context.clone(), self.events.clone());
+        let (loaded, ending_n) = (self.loaded_in.clone(), self.ending_n.subscribe());
+        let of = stamp.clone();
+        let loading = tokio::spawn(async move {
+            none_is_ending(ending_n).await;
+            let prepared = Attempt::prepare(&context, of.clone(), deployment, events).await;
+            let _ = loaded.send((of, prepared)).await;
+        });
+        self.loading = Some((stamp, loading));
+    }
+
+    async fn on_loaded(&mut self, (stamp, loaded): Loaded) {
+        let awaited = self.loading.as_ref().is_some_and(|(it, _)| *it == stamp);
+        if !awaited {
+            if let Ok(Prepared { attempt, .. }) = loaded {
+                attempt.end().await; // cancelled at the last moment
+            }
+            return;
+        }
+        self.loading = None;
+        let event = match loaded {
+            Ok(Prepared { attempt, splits }) => {
+                self.attempt = Some(attempt);
+                Event::Prepared { splits }
+            }
+            Err(error) => Event::Failed {
+                task: None,
+                cause: with_causes(&error),
+                retry: error.may_succeed_later(),
+            },
+        };
+        let _ = self.events.send((stamp, event)).await;
+    }
+
+    fn tell_progress(&self) {
+        if let Some(attempt) = self.attempt.as_ref().filter(|it| it.is_running()) {
+            let progress = Event::Progress(Box::new(attempt.progress()));
+            // A full queue means that newer progress is on its way anyway.
+            let _ = self.events.try_send((attempt.stamp(), progress));
+        }
     }
 }
 
-async fn on_command(
-    context: &Context,
-    attempt: &mut Option<Attempt>,
-    stamp: Stamp,
-    command: Command,
-    events: &mpsc::Sender<(Stamp, Event)>,
-) {
-    if let Command::Deploy(deployment) = command {
-        if let Some(old) = attempt.take() {
-            old.end().await;
-        }
-        let event =
-            match Attempt::prepare(context, stamp.clone(), *deployment, events.clone()).await {
-                Ok(Prepared {
-                    attempt: prepared,
-                    splits,
-                }) => {
-                    *attempt = Some(prepared);
-                    Event::Prepared { splits }
-                }
-                Err(error) => Event::Failed {
-                    task: None,
-                    cause: with_causes(&error),
-                    retry: error.may_succeed_later(),
-                },
-            };
-        let _ = events.send((stamp, event)).await;
-        return;
-    }
-    let Some(current) = attempt.as_mut().filter(|attempt| *attempt.stamp() == stamp) else {
-        return;
-    };
-    match command {
-        Command::Deploy(_) => {}
-        Command::Start { splits } => current.start(splits).await,
-        Command::Checkpoint { id, kind } => {
-            current.tell_sources(Control::Checkpoint(Barrier { id, kind }));
-        }
-        Command::Abort { id } => current.tell_all(Control::Abort(id)),
-        Command::Publish { slots, .. } => publish(current, slots),
-        Command::Committed { id } => tracing::debug!(checkpoint = %id, "checkpoint committed"),
-        Command::Cancel => {
-            if let Some(old) = attempt.take() {
-                old.end().await;
-            }
-        }
-    }
+async fn none_is_ending(mut ending_n: watch::Receiver<usize>) {
+    // An error means that the manager is gone, and nothing is loaded any more.
+    let _ = ending_n.wait_for(|n| *n == 0).await;
 }
 
 /// Publishes in order, off this loop; each answer is its own event.

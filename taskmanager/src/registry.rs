@@ -4,7 +4,7 @@
 
 use streamforge_connectors::files::source::ReaderPlace;
 use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{StageIdx, TaskId};
+use streamforge_core::ids::{JobId, StageIdx, TaskId};
 use streamforge_core::job_graph::{
     Column, Expr, Input, JobGraph, Operator as OperatorSpec, OperatorKind, Port, SourceSpec,
     bad_columns, late_columns,
@@ -123,19 +123,26 @@ pub fn build(operator: &OperatorSpec, graph: &JobGraph, task: TaskId) -> Result<
 
 pub use streamforge_connectors::registry::open_enumerator;
 
-/// A source's reader for one subtask. `known`: every split the attempt begins with.
+/// A source's reader for one subtask, with the job and every split that the attempt begins with.
 pub fn open_reader(
     operator: &OperatorSpec,
     spec: &SourceSpec,
     plan: &TaskPlan<'_>,
-    known: Vec<SplitState>,
+    (job, known): (JobId, Vec<SplitState>),
+    surroundings: &connectors::Surroundings,
 ) -> Result<Box<dyn SourceReader>, Error> {
     let place = ReaderPlace {
         subtask: plan.id.subtask.0,
         parallelism: plan.parallelism,
         known,
+        job: Some(job),
     };
-    Ok(connectors::open_reader(operator, spec, place)?)
+    Ok(connectors::open_reader(
+        operator,
+        spec,
+        place,
+        surroundings,
+    )?)
 }
 
 /// A task's input channels in the order its core numbers them: by operator, then by input.

@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
+use crate::exchange::{Outlet, Upstream};
 use crate::inbox::{Control, Inbox, Next};
 use crate::pace::Pace;
 use crate::progress::TaskProgress;
@@ -55,8 +56,8 @@ pub struct Writer {
     pub pace: Option<Pace>,
 }
 
-/// Where the elements of one edge go: by receiver, its inbox and the channel's index there.
-pub type Route = BTreeMap<SubtaskIdx, (Arc<Inbox>, usize)>;
+/// Where the elements of one edge go, by receiver.
+pub type Route = BTreeMap<SubtaskIdx, Outlet>;
 
 /// Everything a task's thread works with.
 pub struct TaskShell {
@@ -66,8 +67,8 @@ pub struct TaskShell {
     pub inbox: Arc<Inbox>,
     /// Edge -> receivers.
     pub routes: BTreeMap<usize, Route>,
-    /// Input channel -> the sender's inbox, for answers.
-    pub senders: BTreeMap<(usize, SubtaskIdx), Arc<Inbox>>,
+    /// Input channel -> the way back to its sender, for answers.
+    pub senders: BTreeMap<(usize, SubtaskIdx), Upstream>,
     /// The source, if the stage begins with one.
     pub reader: Option<Reader>,
     /// Sinks by index within the stage.
@@ -127,6 +128,8 @@ impl TaskShell {
             .as_ref()
             .map(|reader| reader.reader.read_units());
         self.progress.update(&self.core, read);
+        let health = self.reader.as_ref().map(|reader| reader.reader.health());
+        self.progress.on_trouble(health.and_then(|health| health.trouble));
     }
 
     fn step_channels(&mut self) -> Result<Flow, Error> {
@@ -148,6 +151,7 @@ impl TaskShell {
     fn on_control(&mut self, control: Control) -> Result<bool, Error> {
         match control {
             Control::Abort(id) => self.core.on_abort(id),
+            Control::GiveUp => self.core.give_up_alignment(),
             Control::Answer {
                 edge,
                 receiver,
@@ -245,6 +249,7 @@ impl TaskShell {
                 self.wait(READER_PAUSE);
                 Ok(())
             }
+            SourceEvent::Quiet => self.core.on_quiet(),
             SourceEvent::Ended => {
                 *reading = false;
                 self.core.on_source_ended(operator)
@@ -290,12 +295,8 @@ impl TaskShell {
                 watermark,
             } => {
                 let receiver = self.core.id().subtask;
-                if let Some(inbox) = self.senders.get(&(edge, sender)) {
-                    inbox.control(Control::Answer {
-                        edge,
-                        receiver,
-                        watermark,
-                    });
+                if let Some(upstream) = self.senders.get(&(edge, sender)) {
+                    upstream.answer(edge, receiver, watermark);
                 }
             }
             Effect::Write { operator, batch } => self.write(operator, batch)?,
@@ -322,7 +323,7 @@ impl TaskShell {
 
     fn send(&self, edge: usize, to: SubtaskIdx, element: Element) -> Flow {
         match self.routes.get(&edge).and_then(|route| route.get(&to)) {
-            Some((inbox, channel)) if inbox.push(*channel, element) => Flow::GoOn,
+            Some(outlet) if outlet.push(element) => Flow::GoOn,
             _ => Flow::Over,
         }
     }

@@ -27,13 +27,15 @@ const OURS: &[(&str, &[&str])] = &[
     ("engine", &["core"]),
     ("state", &["core", "engine", "store"]),
     ("connectors", &["core", "engine", "store"]),
-    ("host", &["core", "plan", "store", "coordinator"]),
+    ("proto", &["core"]),
+    ("host", &["core", "plan", "proto", "store", "coordinator"]),
     (
         "taskmanager",
         &[
             "core",
             "crds",
             "plan",
+            "proto",
             "store",
             "engine",
             "state",
@@ -43,7 +45,15 @@ const OURS: &[(&str, &[&str])] = &[
     // Hosts the coordinator and the task manager in one process.
     (
         "cli",
-        &["core", "crds", "plan", "store", "host", "taskmanager"],
+        &[
+            "core",
+            "crds",
+            "plan",
+            "proto",
+            "store",
+            "host",
+            "taskmanager",
+        ],
     ),
     (
         "bench",
@@ -75,6 +85,11 @@ const OURS: &[(&str, &[&str])] = &[
     ),
     // Starts the binary as a process and sees only what a user sees.
     ("process", &[]),
+    // Drives the connector alone, and the binary; its own readers and writers are others' clients.
+    (
+        "e2e-kafka",
+        &["core", "engine", "store", "connectors", "process"],
+    ),
     // Generates files from the types and the list of functions.
     ("xtask", &["crds", "plan"]),
 ];
@@ -87,13 +102,21 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("tonic*", &["proto", "host", "taskmanager", "cli"]),
     ("datafusion*", &["plan", "engine", "cli"]),
     ("aws-sdk-s3", &["store"]),
-    ("rdkafka*", &["connectors"]),
+    ("rdkafka*", &["connectors", "e2e-kafka"]),
     ("rocksdb", &["state"]),
-    ("mimalloc", &["cli", "bench"]),
-    ("clap*", &["cli", "xtask", "bench"]),
+    ("mimalloc", &["cli", "taskmanager", "bench"]),
+    ("clap*", &["cli", "taskmanager", "xtask", "bench"]),
     (
         "anyhow",
-        &["cli", "xtask", "golden", "sim", "process", "bench"],
+        &[
+            "cli",
+            "taskmanager",
+            "xtask",
+            "golden",
+            "sim",
+            "process",
+            "bench",
+        ],
     ),
 ];
 

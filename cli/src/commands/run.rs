@@ -4,25 +4,28 @@
 //! and showing progress. Decides nothing about the job. Start at: [`run`].
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use streamforge_core::ids::CheckpointId;
+use streamforge_core::messages::TaskManagerId;
 use streamforge_crds::v1alpha1::{LogFormat, LogLevel, StreamJobSpec};
 use streamforge_host::{
-    CheckpointPolicy, JobConfig, JobHandle, Outcome as JobOutcome, RestartPolicy,
+    CheckpointPolicy, JobConfig, JobHandle, MemberPolicy, Outcome as JobOutcome, RestartPolicy,
 };
-use streamforge_store::FolderStore;
+use streamforge_store::ObjectStore;
 use streamforge_taskmanager::manager;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{ProgressMode, RunArgs};
 use crate::document::{self, Document};
 use crate::exit::{ABORTED, Outcome};
+use crate::hosting::Hosting;
 use crate::progress::{Meter, log_line, view};
 use crate::screen::Screen;
+use crate::store::StorePlace;
+use crate::task_managers::Crew;
 
 /// How often the live view is drawn: often enough to look alive, seldom enough to read.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
@@ -75,54 +78,6 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
     outcome
 }
 
-/// Where a job keeps its checkpoints.
-pub fn store_path(given: Option<&Path>, spec: &StreamJobSpec, name: &str) -> Result<PathBuf> {
-    if let Some(path) = given {
-        return Ok(path.to_owned());
-    }
-    match spec
-        .checkpoint
-        .storage
-        .as_ref()
-        .map(|storage| storage.uri.as_str())
-    {
-        None => Ok(Path::new(".streamforge").join(name)),
-        Some(uri) => match uri.strip_prefix("file://") {
-            Some(path) => Ok(path.into()),
-            None => {
-                bail!("checkpoint.storage.uri: `{uri}` is not supported yet; write file:///path")
-            }
-        },
-    }
-}
-
-/// Opens the store; `--fresh` keeps the old one aside.
-fn open_store(path: &Path, fresh: bool) -> Result<FolderStore> {
-    if fresh && path.exists() {
-        // Only who holds the lock may move the folder.
-        let held = FolderStore::open(path)?;
-        let aside = aside_path(path);
-        std::fs::rename(path, &aside)
-            .with_context(|| format!("move {} to {}", path.display(), aside.display()))?;
-        drop(held);
-        tracing::info!(old = %aside.display(), "beginning anew, the old store is kept");
-    }
-    Ok(FolderStore::open(path)?)
-}
-
-/// The first free name beside a store.
-fn aside_path(path: &Path) -> PathBuf {
-    let numbered = |n: u32| {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".old-{n}"));
-        path.with_file_name(name)
-    };
-    (1..u32::MAX)
-        .map(numbered)
-        .find(|aside| !aside.exists())
-        .unwrap_or_else(|| numbered(0))
-}
-
 /// Whether rows go to stdout.
 fn prints(document: &Document) -> bool {
     document
@@ -162,31 +117,81 @@ fn start_log(screen: &Screen, spec: &StreamJobSpec, quiet: bool) {
 async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<Outcome> {
     let Document { loaded, text, .. } = document;
     let graph = streamforge_plan::plan(loaded);
-    let path = store_path(args.place.store.as_deref(), &loaded.spec, &loaded.name)?;
-    let store: Arc<FolderStore> = Arc::new(open_store(&path, args.fresh)?);
-    let (ours, theirs) = streamforge_host::in_process();
-    let context = manager::Context {
-        store: store.clone(),
-        secrets: args.place.secrets.clone(),
-        terminal: None,
-    };
-    let tasks = tokio::spawn(manager::run(context, theirs.commands, theirs.events));
+    let place = StorePlace::of_job(&args.place, &loaded.spec, &loaded.name)?;
+    let store = place.open(args.fresh).await?;
+    let hosting = Hosting::of(args, &loaded.spec, &place, &shown.screen)?;
     let config = JobConfig {
         graph,
         document: text.clone(),
         parallelism: loaded.spec.parallelism,
         checkpoint: checkpoint_policy(&loaded.spec),
         restart: restart_policy(&loaded.spec),
+        members: MemberPolicy::default(),
+        address: format!("pid {}", std::process::id()),
         rewind_to: args.rewind_to.map(CheckpointId::from_stored),
     };
-    let handle = streamforge_host::start(config, store, ours);
+    let (handle, tasks) = start(args, config, store, hosting);
     stop_on_signals(&handle, &shown.screen)?;
     let view = tokio::spawn(show(handle.status(), shown.clone(), loaded.name.clone()));
     let outcome = handle.outcome().await;
     view.abort();
     shown.screen.wipe();
-    let _late = tokio::time::timeout(END_WITHIN, tasks).await;
-    finish(outcome, &loaded.name, &path)
+    tasks.end().await;
+    finish(outcome, &loaded.name, &place)
+}
+
+/// Whoever runs the tasks.
+enum Tasks {
+    Here(tokio::task::JoinHandle<()>),
+    Elsewhere(Option<Crew>),
+}
+
+impl Tasks {
+    async fn end(self) {
+        match self {
+            Self::Here(tasks) => drop(tokio::time::timeout(END_WITHIN, tasks).await),
+            // They are told that the job is over; who does not hear is ended.
+            Self::Elsewhere(crew) => drop(crew),
+        }
+    }
+}
+
+/// Starts coordinator and tasks.
+fn start(
+    args: &RunArgs,
+    config: JobConfig,
+    store: Arc<dyn ObjectStore>,
+    hosting: Hosting,
+) -> (JobHandle, Tasks) {
+    match hosting {
+        Hosting::Here => {
+            let (ours, theirs) = streamforge_host::in_process();
+            let context = manager::Context {
+                me: TaskManagerId::local(),
+                store: Arc::clone(&store),
+                exchange: None,
+                secrets: args.place.secrets.clone(),
+                terminal: None,
+                accept_lost_markers: args.accept_lost_marker.clone(),
+            };
+            let tasks = tokio::spawn(manager::run(context, theirs.commands, theirs.events));
+            let handle = streamforge_host::start(config, store, ours);
+            (handle, Tasks::Here(tasks))
+        }
+        Hosting::Elsewhere {
+            sessions,
+            crew,
+            members,
+        } => {
+            let config = JobConfig {
+                members,
+                address: sessions.address().to_string(),
+                ..config
+            };
+            let handle = streamforge_host::start(config, store, *sessions);
+            (handle, Tasks::Elsewhere(crew))
+        }
+    }
 }
 
 fn checkpoint_policy(spec: &StreamJobSpec) -> CheckpointPolicy {
@@ -270,7 +275,7 @@ async fn show(
     }
 }
 
-fn finish(outcome: JobOutcome, name: &str, store: &Path) -> Result<Outcome> {
+fn finish(outcome: JobOutcome, name: &str, store: &StorePlace) -> Result<Outcome> {
     match outcome {
         JobOutcome::Finished { before: false } => {
             eprintln!("{name} is finished: all input is read, all output is published");
@@ -278,8 +283,7 @@ fn finish(outcome: JobOutcome, name: &str, store: &Path) -> Result<Outcome> {
         }
         JobOutcome::Finished { before: true } => {
             eprintln!(
-                "{name} is finished already, nothing was done (store {}); --fresh runs it again",
-                store.display()
+                "{name} is finished already, nothing was done (store {store}); --fresh runs it again"
             );
             Ok(Outcome::Done)
         }

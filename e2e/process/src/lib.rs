@@ -13,4 +13,4 @@ mod workspace;
 
 pub use published::Published;
 pub use random::Random;
-pub use workspace::{Ended, Running, Workspace};
+pub use workspace::{Ended, Running, Workspace, free_address};

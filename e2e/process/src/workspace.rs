@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -23,15 +24,27 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Workspace {
     folder: TempDir,
+    /// Where the store is.
+    place: Vec<String>,
 }
 
 impl Workspace {
     /// A fresh folder that holds `document` as `job.yaml`.
     pub fn new(document: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let workspace = Self { folder };
+        let place = vec!["--store".to_owned(), "store".to_owned()];
+        let workspace = Self { folder, place };
         workspace.write("job.yaml", document);
         workspace
+    }
+
+    /// The same with these arguments instead of `--store store`.
+    pub fn at(self, place: &[&str]) -> Self {
+        let place = place.iter().map(|argument| (*argument).to_owned());
+        Self {
+            folder: self.folder,
+            place: place.collect(),
+        }
     }
 
     /// A path inside.
@@ -53,12 +66,13 @@ impl Workspace {
         Published::read(&self.path("out"))
     }
 
-    /// `streamforge COMMAND job.yaml --store store ARGUMENTS`, not yet started.
+    /// `streamforge COMMAND job.yaml --store store ARGUMENTS`, not yet started; see [`Self::at`].
     pub fn command(&self, command: &str, arguments: &[&str]) -> Command {
         let mut c = Command::new(binary());
         c.current_dir(self.folder.path())
             .arg(command)
-            .args(["job.yaml", "--store", "store"])
+            .arg("job.yaml")
+            .args(&self.place)
             .args(arguments)
             .stdin(Stdio::null());
         c
@@ -66,7 +80,12 @@ impl Workspace {
 
     /// Starts `run` with `arguments`; its stderr goes to a file that [`Running::wait`] returns.
     pub fn start(&self, arguments: &[&str]) -> Running {
-        let log = self.path("stderr.log");
+        self.start_named("stderr", arguments)
+    }
+
+    /// As [`Self::start`], with a file of this name for stderr: for a second process beside the first.
+    pub fn start_named(&self, name: &str, arguments: &[&str]) -> Running {
+        let log = self.path(&format!("{name}.log"));
         let file = File::create(&log).expect("the log can be created");
         let child = self
             .command("run", arguments)
@@ -74,6 +93,22 @@ impl Workspace {
             .stderr(file)
             .spawn()
             .expect("the binary starts");
+        Running { child, log }
+    }
+
+    /// Starts a task manager by hand; its stderr goes to a file of its name.
+    pub fn start_task_manager(&self, name: &str, coordinator: SocketAddr, slots: u32) -> Running {
+        let log = self.path(&format!("{name}.log"));
+        let file = File::options().create(true).append(true).open(&log);
+        let child = Command::new(binary().with_file_name("streamforge-taskmanager"))
+            .current_dir(self.folder.path())
+            .args(["--name", name, "--slots", &slots.to_string()])
+            .args(["--coordinator", &coordinator.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file.expect("the log can be opened"))
+            .spawn()
+            .expect("the task manager's binary starts");
         Running { child, log }
     }
 
@@ -94,6 +129,12 @@ impl Workspace {
             .output()
             .expect("the binary starts")
     }
+}
+
+/// An address of this machine that nobody listens on just now.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("a listener has an address")
 }
 
 fn text_of(output: &Output) -> String {
@@ -183,6 +224,23 @@ impl Running {
             .try_wait()
             .expect("a child can be waited for")
             .is_some()
+    }
+
+    /// Processes that it started and that still run.
+    pub fn children(&self) -> Vec<Pid> {
+        let pid = self.child.id();
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+        let threads = threads.into_iter().flatten().flatten();
+        let lists = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
+        let lists: Vec<String> = lists.filter_map(Result::ok).collect();
+        let numbers = lists.iter().flat_map(|list| list.split_whitespace());
+        let pids = numbers.filter_map(|number| number.parse().ok());
+        pids.filter_map(Pid::from_raw).collect()
+    }
+
+    /// What it wrote to stderr so far.
+    pub fn log(&self) -> String {
+        self.stderr()
     }
 
     /// Sends a signal.

@@ -357,6 +357,7 @@ fn load_task(
         assignment,
         restore,
         first_id,
+        ..
     } = deployment;
     let plan = TaskPlan {
         graph,

@@ -5,12 +5,12 @@
 use std::collections::VecDeque;
 
 use streamforge_coordinator::{
-    CheckpointPolicy, Config, Coordinator, Decision, Input, Outcome, RequestId, RestartPolicy,
-    StoreAnswer, StoreRequest,
+    CheckpointPolicy, Config, Coordinator, Decision, Input, MemberPolicy, Outcome, RequestId,
+    RestartPolicy, StoreAnswer, StoreRequest,
 };
 use streamforge_core::ids::JobId;
 use streamforge_core::job_graph::JobGraph;
-use streamforge_core::messages::{Command, Stamp};
+use streamforge_core::messages::{Command, Registration, Stamp, TaskManagerId};
 use streamforge_host::perform;
 use streamforge_store::{MemoryStore, ObjectStore};
 
@@ -70,8 +70,9 @@ impl Process {
                 backoff_initial_ms: 10,
                 backoff_max_ms: 100,
             },
+            members: MemberPolicy::default(),
         });
-        Self {
+        let mut process = Self {
             id: 0,
             co,
             client,
@@ -82,7 +83,9 @@ impl Process {
             commands: VecDeque::new(),
             outcome: None,
             asleep_until: 0,
-        }
+        };
+        process.feed(0, registered(task_manager));
+        process
     }
 
     /// Something happened; what it decides is under way.
@@ -90,7 +93,12 @@ impl Process {
         for decision in self.co.on(now_ms, input) {
             match decision {
                 Decision::Store(id, request) => self.requests.push((id, request)),
-                Decision::Send(stamp, command) => self.commands.push_back((stamp, command)),
+                // There is one; what was sent to one that is gone went with its session.
+                Decision::Send(to, stamp, command) => {
+                    if to == id_of(self.task_manager) {
+                        self.commands.push_back((stamp, command));
+                    }
+                }
                 Decision::Report(_) => {}
                 Decision::End(outcome) => self.outcome = Some(outcome),
             }
@@ -144,6 +152,26 @@ impl Process {
         let text = format!("{text}: {}", answer_name(&answer));
         self.answers.push((id, answer));
         text
+    }
+}
+
+/// A task manager's process, as coordinators know it.
+pub fn id_of(task_manager: u64) -> TaskManagerId {
+    TaskManagerId {
+        name: "task-manager".to_owned(),
+        nonce: task_manager,
+    }
+}
+
+/// A session with it begins.
+pub fn registered(task_manager: u64) -> Input {
+    Input::Registered {
+        task_manager: id_of(task_manager),
+        registration: Box::new(Registration {
+            slots: u32::MAX,
+            exchange: String::new(),
+            runs: None,
+        }),
     }
 }
 

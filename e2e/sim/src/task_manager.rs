@@ -133,7 +133,7 @@ impl TaskManager {
             return;
         };
         match command {
-            Command::Deploy(_) | Command::Committed { .. } => {}
+            Command::Deploy(_) | Command::Adopt { .. } | Command::Committed { .. } => {}
             Command::Start { splits } => {
                 let outcome = current.start(splits, outside);
                 self.say(outcome);

@@ -14,7 +14,7 @@ use streamforge_store::memory::{Fault, Faults, Operation, OperationKind};
 use crate::job::{Input, Shape, shapes};
 use crate::oracle;
 use crate::outside::Outside;
-use crate::process::Process;
+use crate::process::{Process, id_of, registered};
 use crate::rng::Rng;
 use crate::task_manager::{SeededFaults, TaskManager};
 use crate::trace::Trace;
@@ -506,10 +506,11 @@ impl<'a> World<'a> {
         {
             process.task_manager = next;
             process.commands.clear();
-            let cause = "the session broke".to_owned();
-            process
-                .news
-                .push_back(CoordinatorInput::TaskManagersLost { cause });
+            let lost = CoordinatorInput::SessionLost {
+                task_manager: id_of(dead),
+                cause: "the session broke".to_owned(),
+            };
+            process.news.extend([lost, registered(next)]);
         }
     }
 
@@ -623,7 +624,7 @@ impl<'a> World<'a> {
         for (stamp, event) in std::mem::take(&mut task_manager.out) {
             let connected = self.processes.iter_mut().filter(|it| it.task_manager == id);
             for process in connected.chain(other.as_deref_mut()) {
-                let event = CoordinatorInput::Task(stamp.clone(), event.clone());
+                let event = CoordinatorInput::Task(id_of(id), stamp.clone(), event.clone());
                 process.news.push_back(event);
             }
         }

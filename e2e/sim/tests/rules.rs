@@ -11,6 +11,7 @@ use streamforge_core::manifest::{CheckpointKind, SplitProgress};
 use streamforge_core::messages::{Command, Event};
 use streamforge_core::object_key::writer_of;
 use streamforge_sim::job::{Input, LATE, OUT, Record, SECOND, SplitRecords, shape};
+use streamforge_sim::process::id_of;
 use streamforge_sim::world::World;
 
 /// A long job in order.
@@ -143,7 +144,8 @@ fn woken_coordinator_deploys_nothing_after_a_newer_one_took_over_c5() {
     let before = newest(&world);
     until_committed_above(&mut world, before);
 
-    let lost = CoordinatorInput::TaskManagersLost {
+    let lost = CoordinatorInput::SessionLost {
+        task_manager: id_of(task_manager),
         cause: "it thinks so".to_owned(),
     };
     world.coordinator(first).news.push_front(lost);
@@ -243,7 +245,7 @@ fn output_staged_under_a_failed_checkpoint_is_carried_by_the_next_c3() {
         let mut world = quiet(seed, "tumbling");
         let (coordinator, _) = running(&mut world, 2);
         let is_ack =
-            |input: &CoordinatorInput| matches!(input, CoordinatorInput::Task(_, Event::Ack(_)));
+            |input: &CoordinatorInput| matches!(input, CoordinatorInput::Task(_, _, Event::Ack(_)));
         world.until("an acknowledgement", |world| {
             world.processes.iter().any(|it| it.news.iter().any(is_ack))
         });
@@ -285,7 +287,7 @@ fn retention_deletes_nothing_that_is_in_flight_or_carried_c6() {
             let before = newest(&world);
             world.until("an acknowledgement or the end", |world| {
                 let acks = |input: &CoordinatorInput| {
-                    matches!(input, CoordinatorInput::Task(_, Event::Ack(_)))
+                    matches!(input, CoordinatorInput::Task(_, _, Event::Ack(_)))
                 };
                 world.is_done() || world.processes.iter().any(|it| it.news.iter().any(acks))
             });
@@ -293,7 +295,7 @@ fn retention_deletes_nothing_that_is_in_flight_or_carried_c6() {
                 break;
             }
             let news = &mut world.coordinator(coordinator).news;
-            news.retain(|it| !matches!(it, CoordinatorInput::Task(_, Event::Ack(_))));
+            news.retain(|it| !matches!(it, CoordinatorInput::Task(_, _, Event::Ack(_))));
             until_committed_above(&mut world, before);
         }
         world.kill_task_manager(task_manager);
@@ -357,7 +359,7 @@ fn last_windows_are_in_the_final_checkpoint_c11() {
         let mut world = quiet(seed, "session");
         let (coordinator, task_manager) = running(&mut world, 2);
         let ends = |input: &CoordinatorInput| {
-            matches!(input, CoordinatorInput::Task(_, Event::Ended { .. }))
+            matches!(input, CoordinatorInput::Task(_, _, Event::Ended { .. }))
         };
         world.until("the end of a task", |world| {
             world

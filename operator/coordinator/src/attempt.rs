@@ -8,17 +8,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use streamforge_core::ids::{CheckpointId, OperatorUid, TaskId};
+use streamforge_core::ids::{CheckpointId, OperatorUid, SubtaskIdx, TaskId};
 use streamforge_core::manifest::{CheckpointKind, Counters, Manifest, SplitState};
-use streamforge_core::messages::{Command, Deployment, Progress, Stamp};
+use streamforge_core::messages::{Command, Deployment, Place, Progress, Stamp, TaskManagerId};
 
 use crate::coordinator::Coordinator;
-use crate::decision::{Outcome, Report};
+use crate::decision::{Decision, Outcome, Report};
 use crate::error::Error;
-use crate::head::Change;
+use crate::head::{Change, Table};
+use crate::placement::{Places, Placing, place};
 use crate::restart::Verdict;
 use crate::splits::deal_splits;
 use crate::status::{CompletedCheckpoint, Phase};
+
+/// How long the return to all subtasks waits after a loss, at first; doubles with each.
+const GROW_WAIT_MS_INITIAL: u64 = 1_000;
+
+/// Task managers that are lost within so long of the first are one failure: a machine or a network
+/// takes several along, and each is noticed by itself.
+const INCIDENT_MS: u64 = 1_000;
+
+/// After this long without a loss it begins anew with the shortest wait.
+const CALM_MS: u64 = 60_000;
 
 /// One attempt of the job.
 #[derive(Debug)]
@@ -26,6 +37,14 @@ pub(crate) struct Attempt {
     pub stamp: Stamp,
     /// Whose acknowledgements a checkpoint of this attempt needs (C1).
     pub tasks: BTreeSet<TaskId>,
+    /// Subtasks per stage.
+    pub parallelism: u32,
+    /// Who runs which subtask.
+    pub places: Places,
+    /// Task managers that have not loaded their tasks yet.
+    pub unprepared: BTreeSet<TaskManagerId>,
+    /// What each last said of its tasks.
+    pub progress: BTreeMap<TaskManagerId, Progress>,
     /// What it was deployed from; counters count from here.
     pub restored: Option<Manifest>,
     /// Every split of every source, as resolved.
@@ -40,14 +59,92 @@ pub(crate) struct Attempt {
     pub recovering: bool,
 }
 
+impl Attempt {
+    /// Each task manager of this attempt, once.
+    pub(crate) fn task_managers(&self) -> BTreeSet<TaskManagerId> {
+        self.places.values().cloned().collect()
+    }
+
+    /// Whether this one runs that subtask.
+    pub(crate) fn runs(&self, id: &TaskManagerId, subtask: SubtaskIdx) -> bool {
+        self.places.get(&subtask) == Some(id)
+    }
+
+    /// Who publishes a slot: its number may be from a time with more subtasks (X4).
+    pub(crate) fn publisher_of(&self, slot: u32) -> Option<&TaskManagerId> {
+        let subtask = slot.checked_rem(self.parallelism)?;
+        self.places.get(&SubtaskIdx(subtask))
+    }
+}
+
 impl Coordinator {
     pub(crate) fn begin_epoch(&mut self) {
         self.recover_at_ms = None;
-        self.swap(Change::BeginEpoch);
+        self.undeployed = false;
+        let table = self.next_table();
+        self.swap(Change::BeginEpoch(table));
+    }
+
+    /// The table of the next epoch, where it must change for the slots there are.
+    fn next_table(&mut self) -> Option<Table> {
+        let placing = self.placing()?;
+        let head = self.head.head()?;
+        let parallelism = placing.parallelism;
+        let table = (parallelism != head.parallelism).then(|| Table {
+            assignment: if self.places.is_empty() {
+                head.assignment.rescaled(parallelism)
+            } else {
+                head.assignment.handed_on(&placing.heirs, parallelism)
+            },
+            parallelism,
+        });
+        self.places = placing.places;
+        table
+    }
+
+    /// Who would run what if the attempt began now. `None`: too few are there.
+    fn placing(&self) -> Option<Placing> {
+        let wanted = self.config.parallelism;
+        let gathered = self
+            .gather_until_ms
+            .is_none_or(|until_ms| until_ms <= self.now_ms);
+        if self.members.slots_n() < wanted && !(self.may_run_smaller && gathered) {
+            return None;
+        }
+        let slots = self.members.iter().map(|(id, it)| (id, it.slots));
+        place(&slots.collect(), wanted, &self.places)
+    }
+
+    /// The head names an epoch of which nothing has been sent: begin it, if enough are there.
+    pub(crate) fn deploy_if_possible(&mut self) {
+        if !self.undeployed || !self.store.is_free() {
+            return;
+        }
+        let Some(placing) = self.placing() else {
+            return self.note_waiting();
+        };
+        let fits =
+            |head: &streamforge_core::manifest::Head| head.parallelism == placing.parallelism;
+        if self.head.head().is_some_and(fits) {
+            self.undeployed = false;
+            self.status.waits_for = None;
+            self.deploy(placing.places);
+        } else {
+            self.begin_epoch();
+        }
+    }
+
+    fn note_waiting(&mut self) {
+        let (slots_n, wanted_n) = (self.members.slots_n(), self.config.parallelism);
+        let waits_for = format!("slots for {wanted_n} subtasks, task managers offer {slots_n}");
+        if self.status.waits_for.as_ref() != Some(&waits_for) {
+            self.status.waits_for = Some(waits_for);
+            self.report(Report::WaitsForSlots { slots_n, wanted_n });
+        }
     }
 
     /// The head names this attempt: load the tasks.
-    pub(crate) fn deploy(&mut self) {
+    fn deploy(&mut self, places: Places) {
         let Some(head) = self.head.head() else { return };
         let stamp = Stamp {
             job: head.job.clone(),
@@ -60,13 +157,21 @@ impl Coordinator {
             assignment: head.assignment.clone(),
             restore: self.committed.clone(),
             first_id: self.next_id,
+            placement: self.placement(&places),
         };
+        self.places = places;
+        self.may_run_smaller = true;
+        self.status.parallelism = deployment.parallelism;
         self.status.generation = head.generation;
         self.status.epoch = head.epoch;
         self.publisher.forget_sent();
-        self.attempt = Some(Attempt {
+        let attempt = Attempt {
             stamp,
-            tasks: self.all_tasks(),
+            tasks: self.config.graph.tasks(deployment.parallelism).collect(),
+            parallelism: deployment.parallelism,
+            places: self.places.clone(),
+            unprepared: self.places.values().cloned().collect(),
+            progress: BTreeMap::new(),
             sources: deployment
                 .restore
                 .as_ref()
@@ -77,13 +182,26 @@ impl Coordinator {
             first_id: deployment.first_id,
             sweeps_n: 0,
             recovering: self.status.last_failure.is_some(),
-        });
+        };
+        self.attempt = Some(attempt);
         self.note_restored();
         self.phase = Phase::Deploying;
         self.send(Command::Deploy(Box::new(deployment)));
     }
 
-    fn note_restored(&mut self) {
+    fn placement(&self, places: &Places) -> BTreeMap<SubtaskIdx, Place> {
+        let place = |(idx, id): (&SubtaskIdx, &TaskManagerId)| {
+            let exchange = self.members.get(id).map(|it| it.exchange.clone());
+            let place = Place {
+                task_manager: id.clone(),
+                exchange: exchange.unwrap_or_default(),
+            };
+            (*idx, place)
+        };
+        places.iter().map(place).collect()
+    }
+
+    pub(crate) fn note_restored(&mut self) {
         let Some(manifest) = &self.committed else {
             return;
         };
@@ -101,20 +219,29 @@ impl Coordinator {
             });
     }
 
-    /// All tasks are loaded. Splits of sources that no manifest knows must be committed first (C10).
-    pub(crate) fn on_prepared(&mut self, splits: BTreeMap<OperatorUid, Vec<SplitState>>) {
+    /// A task manager's tasks are loaded; go on when all are. Splits of sources that no manifest
+    /// knows must be committed first (C10).
+    pub(crate) fn on_prepared(
+        &mut self,
+        from: &TaskManagerId,
+        splits: BTreeMap<OperatorUid, Vec<SplitState>>,
+    ) {
         if self.phase != Phase::Deploying || self.in_flight.is_some() {
             return;
         }
         let Some(attempt) = &mut self.attempt else {
             return;
         };
+        attempt.unprepared.remove(from);
         let mut new = attempt.restored.is_none();
         for (source, splits) in splits {
             attempt.sources.entry(source).or_insert_with(|| {
                 new = true;
                 splits
             });
+        }
+        if !attempt.unprepared.is_empty() {
+            return;
         }
         if new {
             self.commit_initial();
@@ -126,7 +253,7 @@ impl Coordinator {
     /// Manifest 0 is committed, or was long ago.
     pub(crate) fn let_rows_flow(&mut self) {
         let Some(attempt) = &self.attempt else { return };
-        let splits = deal_splits(&attempt.sources, self.config.parallelism);
+        let splits = deal_splits(&attempt.sources, attempt.parallelism);
         let (epoch, recovering) = (attempt.stamp.epoch, attempt.recovering);
         self.phase = Phase::Running;
         // X4: what the restored manifest lists goes first.
@@ -141,13 +268,84 @@ impl Coordinator {
         self.report(Report::Running { epoch });
     }
 
-    pub(crate) fn on_progress(&mut self, progress: Progress) {
-        let Some(attempt) = &self.attempt else { return };
+    pub(crate) fn on_progress(&mut self, from: TaskManagerId, progress: Progress) {
+        let Some(attempt) = &mut self.attempt else {
+            return;
+        };
+        attempt.progress.insert(from, progress);
+        let mut progress = Progress::default();
+        attempt.progress.values().for_each(|one| progress.add(one));
         let base = attempt.restored.as_ref().map(|manifest| &manifest.ledger);
         self.status.ledger = ledger(base, [&progress.counters]);
         self.status.watermarks = progress.watermarks;
         self.status.held_back_by = progress.held_back_by;
         self.status.read = progress.read;
+    }
+
+    /// A task manager is gone. If it ran a part of the attempt, all of the attempt is over; nothing
+    /// is wrong with the job, so the next one waits for nothing unless this happens in a row.
+    pub(crate) fn on_task_manager_lost(&mut self, id: &TaskManagerId, cause: &str) {
+        let (task_manager, text) = (id.clone(), cause.to_owned());
+        self.report(Report::TaskManagerLost {
+            task_manager,
+            cause: text,
+        });
+        self.put_off_growing();
+        let runs = |attempt: &Attempt| attempt.places.values().any(|it| it == id);
+        if self.attempt.as_ref().is_some_and(runs) {
+            self.same_incident = self.now_ms < self.incident_until_ms;
+            if !self.same_incident {
+                self.incident_until_ms = self.now_ms + INCIDENT_MS;
+            }
+            self.on_failed(&format!("task manager {}: {cause}", id.name), true);
+            self.same_incident = false;
+        }
+        // A broken channel may have been reported before this.
+        let patience_ms = self.now_ms + self.config.restart.backoff_initial_ms;
+        let ran = self.places.values().any(|it| it == id);
+        if let Some(at_ms) = &mut self.recover_at_ms
+            && ran
+            && *at_ms <= patience_ms
+        {
+            *at_ms = self.now_ms;
+        }
+    }
+
+    /// Each loss in a row puts off the return to all subtasks for longer: a task manager that comes
+    /// and goes must not keep the job busy with restarts.
+    fn put_off_growing(&mut self) {
+        let calm_ms = self.now_ms.saturating_sub(self.grow_at_ms);
+        let wait_ms = if calm_ms > CALM_MS {
+            GROW_WAIT_MS_INITIAL
+        } else {
+            (self.grow_wait_ms * 2).max(GROW_WAIT_MS_INITIAL)
+        };
+        self.grow_wait_ms = wait_ms.min(self.config.restart.backoff_max_ms);
+        self.grow_at_ms = self.now_ms + self.grow_wait_ms;
+    }
+
+    /// Right after a checkpoint: fewer subtasks than asked for, and slots for more? Then the attempt
+    /// is begun anew, and little is done twice. (A hand-over inside the epoch, K3, takes its place.)
+    pub(crate) fn grow_if_possible(&mut self) {
+        let just_committed = std::mem::take(&mut self.just_committed);
+        let Some(attempt) = &self.attempt else { return };
+        let from = attempt.parallelism;
+        let to = self.config.parallelism.min(self.members.slots_n());
+        if !just_committed
+            || self.phase != Phase::Running
+            || self.in_flight.is_some()
+            || self.committing.is_some()
+            || !self.store.is_free()
+            || to <= from
+            || self.now_ms < self.grow_at_ms
+        {
+            return;
+        }
+        self.report(Report::Growing { from, to });
+        self.send(Command::Cancel);
+        self.attempt = None;
+        self.phase = Phase::Recovering;
+        self.begin_epoch();
     }
 
     /// The attempt is over. What it did since the newest manifest is forgotten and done again.
@@ -172,7 +370,12 @@ impl Coordinator {
                 cause: cause.to_owned(),
             });
         }
-        match self.budget.on_failure(self.now_ms) {
+        let verdict = if self.same_incident {
+            Verdict::AgainIn(0)
+        } else {
+            self.budget.on_failure(self.now_ms)
+        };
+        match verdict {
             Verdict::GiveUp { failures_n } => {
                 self.fail(Error::RestartBudget {
                     failures_n,
@@ -200,6 +403,9 @@ impl Coordinator {
         }
         self.stop_since_ms = Some(self.now_ms);
         self.report(Report::Stopping);
+        if self.adopt_until_ms.is_some() {
+            return; // rows may be flowing: the attempt is adopted first, or is known to be over
+        }
         match self.phase {
             // The checkpoint follows as soon as none is in flight.
             Phase::Running => self.phase = Phase::Stopping,
@@ -235,8 +441,21 @@ impl Coordinator {
         ) {
             return;
         }
-        if let Some(notice) = self.publisher.notice(self.now_ms) {
-            self.send(notice);
+        let Some((manifest, slots)) = self.publisher.notice(self.now_ms) else {
+            return;
+        };
+        let Some(attempt) = &self.attempt else { return };
+        let mut by_owner: BTreeMap<TaskManagerId, Vec<_>> = BTreeMap::new();
+        for (slot, interval) in slots {
+            if let Some(owner) = attempt.publisher_of(slot.slot) {
+                let theirs = by_owner.entry(owner.clone()).or_default();
+                theirs.push((slot, interval));
+            }
+        }
+        let stamp = attempt.stamp.clone();
+        for (owner, slots) in by_owner {
+            let notice = Command::Publish { manifest, slots };
+            self.out.push(Decision::Send(owner, stamp.clone(), notice));
         }
     }
 

@@ -332,6 +332,7 @@ impl Coordinator {
             freeze_us,
         });
         self.schedule_next(duration_ms);
+        self.just_committed = kind == CheckpointKind::Ordinary && !after_recovery;
         match kind {
             CheckpointKind::Initial => self.let_rows_flow(),
             CheckpointKind::Stop => {

@@ -55,6 +55,30 @@ impl Default for RestartPolicy {
     }
 }
 
+/// How task managers are told apart from lost ones, and waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberPolicy {
+    /// Who says nothing for longer than this is lost. `u64::MAX`: only a broken session counts.
+    pub silence_ms_max: u64,
+    /// After a takeover the running attempt is adopted if all of its task managers register within
+    /// this time. `None`: task managers end with their coordinator, there is nothing to adopt.
+    pub adopt_within_ms: Option<u64>,
+    /// When none was left, the first one that comes is given the job after this time even if there
+    /// are fewer slots than subtasks.
+    pub gather_ms: u64,
+}
+
+impl Default for MemberPolicy {
+    /// One task manager in the coordinator's own process.
+    fn default() -> Self {
+        Self {
+            silence_ms_max: u64::MAX,
+            adopt_within_ms: None,
+            gather_ms: 0,
+        }
+    }
+}
+
 /// Everything a coordinator needs to know of its job.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -76,4 +100,6 @@ pub struct Config {
     pub checkpoint: CheckpointPolicy,
     /// Failures.
     pub restart: RestartPolicy,
+    /// Task managers.
+    pub members: MemberPolicy,
 }

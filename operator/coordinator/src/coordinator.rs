@@ -7,11 +7,9 @@
 //! Invariant C5: nothing is sent to a task manager before this coordinator's swap of the head to its
 //! own generation is known to have succeeded, and nothing after it lost one.
 
-use std::collections::BTreeSet;
-
-use streamforge_core::ids::{CheckpointId, TaskId};
+use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::{Head, Manifest, Plan};
-use streamforge_core::messages::{Command, Event, Stamp};
+use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManagerId};
 
 use crate::attempt::Attempt;
 use crate::checkpoint::{Committing, InFlight};
@@ -21,6 +19,8 @@ use crate::error::Error;
 use crate::head::{Change, HeadKeeper, Step};
 use crate::input::Input;
 use crate::lane::{Answered, Lane, RequestIds};
+use crate::members::Members;
+use crate::placement::Places;
 use crate::publish::Publisher;
 use crate::restart::RestartBudget;
 use crate::retention::Retention;
@@ -67,7 +67,28 @@ pub struct Coordinator {
     pub(crate) next_id: CheckpointId,
     /// The newest manifest that the head names.
     pub(crate) committed: Option<Manifest>,
+    pub(crate) members: Members,
+    /// Who runs what in the attempt, or ran what in the last one.
+    pub(crate) places: Places,
     pub(crate) attempt: Option<Attempt>,
+    /// The head names an epoch of which nothing has been sent yet.
+    pub(crate) undeployed: bool,
+    /// The takeover left the epoch as it was.
+    pub(crate) adoption_begins: bool,
+    /// Until when the attempt that the head names may still turn out to be running.
+    pub(crate) adopt_until_ms: Option<u64>,
+    /// The job ran before: it goes on with as many subtasks as there are slots.
+    pub(crate) may_run_smaller: bool,
+    /// When there was nobody left: until when others may come before fewer are made do with.
+    pub(crate) gather_until_ms: Option<u64>,
+    /// Until when a lost task manager belongs to the loss before it.
+    pub(crate) incident_until_ms: u64,
+    pub(crate) same_incident: bool,
+    /// Not before this the job goes back to all its subtasks.
+    pub(crate) grow_at_ms: u64,
+    pub(crate) grow_wait_ms: u64,
+    /// An ordinary checkpoint was committed by what happened just now.
+    pub(crate) just_committed: bool,
     pub(crate) in_flight: Option<InFlight>,
     /// A manifest whose naming swap has begun and is not resolved (C2).
     pub(crate) committing: Option<Committing>,
@@ -110,7 +131,19 @@ impl Coordinator {
             requests: RequestIds::default(),
             next_id: CheckpointId::ZERO.next(),
             committed: None,
+            members: Members::default(),
+            places: Places::new(),
             attempt: None,
+            undeployed: false,
+            adoption_begins: false,
+            adopt_until_ms: None,
+            may_run_smaller: false,
+            gather_until_ms: None,
+            incident_until_ms: 0,
+            same_incident: false,
+            grow_at_ms: 0,
+            grow_wait_ms: 0,
+            just_committed: false,
             in_flight: None,
             committing: None,
             publisher: Publisher::default(),
@@ -142,8 +175,20 @@ impl Coordinator {
         match input {
             Input::Tick => self.on_tick(),
             Input::Store(id, answer) => self.on_store(id, answer),
-            Input::Task(stamp, event) => self.on_task(&stamp, event),
-            Input::TaskManagersLost { cause } => self.on_failed(&cause, true),
+            Input::Registered {
+                task_manager,
+                registration,
+            } => self.on_registered(task_manager, *registration),
+            Input::Heard(task_manager) => self.members.heard(&task_manager),
+            Input::Task(from, stamp, event) => self.on_task(&from, &stamp, event),
+            Input::SessionLost {
+                task_manager,
+                cause,
+            } => {
+                if self.members.remove(&task_manager) {
+                    self.on_task_manager_lost(&task_manager, &cause);
+                }
+            }
             Input::Stop => self.on_stop(),
         }
         self.go_on();
@@ -155,6 +200,7 @@ impl Coordinator {
     pub fn status(&self) -> Status {
         let mut status = self.status.clone();
         status.phase = self.phase;
+        status.task_managers_n = self.members.len();
         status.unpublished_n = self.publisher.unpublished_n();
         status.checkpoint.in_flight = self
             .in_flight
@@ -185,6 +231,35 @@ impl Coordinator {
         if self.phase == Phase::Starting && self.store.is_free() {
             self.start();
         }
+        let silence_ms_max = self.config.members.silence_ms_max;
+        for silent in self.members.pass(self.now_ms, silence_ms_max) {
+            self.members.remove(&silent);
+            let cause = format!("it has said nothing for {silence_ms_max} ms");
+            self.on_task_manager_lost(&silent, &cause);
+        }
+        self.adopt_if_whole();
+    }
+
+    fn on_registered(&mut self, id: TaskManagerId, registration: Registration) {
+        let slots_n = registration.slots;
+        if self.members.slots_n() == 0 {
+            self.gather_until_ms = Some(self.now_ms + self.config.members.gather_ms);
+        }
+        let before = self.members.register(id.clone(), registration);
+        if let Some(before) = before {
+            let cause = if before == id {
+                "its session began anew"
+            } else {
+                "it was started anew"
+            };
+            self.on_task_manager_lost(&before, cause);
+        }
+        let task_manager = id;
+        self.report(Report::TaskManagerCame {
+            task_manager,
+            slots_n,
+        });
+        self.adopt_if_whole();
     }
 
     /// Whatever is due now, whoever made it due.
@@ -195,8 +270,10 @@ impl Coordinator {
         if self.recover_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
             self.begin_epoch();
         }
+        self.deploy_if_possible();
         self.send_notices();
         self.check_timeouts();
+        self.grow_if_possible();
         self.trigger_if_due();
         self.end_if_done();
     }
@@ -271,7 +348,10 @@ impl Coordinator {
         self.resolve_commit(head);
         match change {
             Change::TakeOver(_) => self.on_taken_over(head),
-            Change::BeginEpoch => self.deploy(),
+            Change::BeginEpoch(_) => {
+                self.status.epoch = head.epoch;
+                self.undeployed = true;
+            }
             Change::Commit { .. } | Change::Reserve => {}
             Change::Finish => {
                 self.send(Command::Cancel);
@@ -280,10 +360,16 @@ impl Coordinator {
         }
     }
 
-    fn on_task(&mut self, stamp: &Stamp, event: Event) {
-        let Some(ours) = self.attempt.as_ref().map(|attempt| &attempt.stamp) else {
+    /// The one place where the sender and the stamp of what a task manager says are checked (C5).
+    fn on_task(&mut self, from: &TaskManagerId, stamp: &Stamp, event: Event) {
+        if !self.members.contains(from) {
+            return; // its session is over: what it does counts for nothing any more
+        }
+        self.members.heard(from);
+        let Some(attempt) = &self.attempt else {
             return;
         };
+        let ours = &attempt.stamp;
         if stamp.job == ours.job && stamp.generation > ours.generation {
             let (theirs, ours) = (stamp.generation, ours.generation);
             return self.fail(Error::Fenced { theirs, ours });
@@ -291,8 +377,25 @@ impl Coordinator {
         if stamp != ours {
             return; // C5: of an older coordinator, or of an attempt that is over
         }
+        let spoken_of = match &event {
+            Event::Ack(snapshot) => Some(snapshot.task),
+            Event::Declined { task, .. } | Event::Ended { task } => Some(*task),
+            Event::Failed { task, .. } => *task,
+            Event::Prepared { .. }
+            | Event::Published { .. }
+            | Event::PublishFailed { .. }
+            | Event::Progress(_) => None,
+        };
+        let places = &attempt.places;
+        let is_theirs = match spoken_of {
+            Some(task) => attempt.runs(from, task.subtask),
+            None => places.values().any(|it| it == from),
+        };
+        if !is_theirs {
+            return; // of a task that another runs
+        }
         match event {
-            Event::Prepared { splits } => self.on_prepared(splits),
+            Event::Prepared { splits } => self.on_prepared(from, splits),
             Event::Ack(snapshot) => self.on_ack(*snapshot),
             Event::Declined { task, id, reason } => self.on_declined(task, id, &reason),
             Event::Published { slot, interval } => {
@@ -313,7 +416,7 @@ impl Coordinator {
                     task.map_or_else(|| cause.clone(), |task| format!("task {task}: {cause}"));
                 self.on_failed(&cause, retry);
             }
-            Event::Progress(progress) => self.on_progress(*progress),
+            Event::Progress(progress) => self.on_progress(from.clone(), *progress),
         }
     }
 
@@ -322,11 +425,12 @@ impl Coordinator {
         self.out.push(decision);
     }
 
-    /// Tells the task managers of this attempt; of no attempt, nobody.
+    /// Tells every task manager of this attempt; of no attempt, nobody.
     pub(crate) fn send(&mut self, command: Command) {
-        if let Some(attempt) = &self.attempt {
-            self.out
-                .push(Decision::Send(attempt.stamp.clone(), command));
+        let Some(attempt) = &self.attempt else { return };
+        for id in attempt.task_managers() {
+            let stamp = attempt.stamp.clone();
+            self.out.push(Decision::Send(id, stamp, command.clone()));
         }
     }
 
@@ -335,7 +439,12 @@ impl Coordinator {
     }
 
     pub(crate) fn fail(&mut self, error: Error) {
-        self.send(Command::Cancel);
+        // Whoever fenced this one may be about to adopt its tasks (F1); otherwise they learn from
+        // the newer coordinator, or from the head, that they are over (F4).
+        let theirs = matches!(error, Error::Fenced { .. });
+        if !(theirs && self.config.members.adopt_within_ms.is_some()) {
+            self.send(Command::Cancel);
+        }
         self.end(Outcome::Failed(error));
     }
 
@@ -346,11 +455,6 @@ impl Coordinator {
         self.store.clear();
         self.cleaner.clear();
         self.out.push(Decision::End(outcome));
-    }
-
-    /// All tasks of the job: whose acknowledgements a checkpoint needs (C1).
-    pub(crate) fn all_tasks(&self) -> BTreeSet<TaskId> {
-        self.config.graph.tasks(self.config.parallelism).collect()
     }
 }
 

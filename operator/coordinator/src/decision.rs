@@ -2,7 +2,7 @@
 
 use streamforge_core::ids::{CheckpointId, Epoch, Generation};
 use streamforge_core::manifest::CheckpointKind;
-use streamforge_core::messages::{Command, Stamp};
+use streamforge_core::messages::{Command, Stamp, TaskManagerId};
 
 use crate::error::Error;
 use crate::store_request::{RequestId, StoreRequest};
@@ -14,8 +14,8 @@ pub enum Decision {
     /// Ask the store; answer with [`crate::Input::Store`] and the same id. Requests of different
     /// ids may run side by side.
     Store(RequestId, StoreRequest),
-    /// Tell the task managers.
-    Send(Stamp, Command),
+    /// Tell a task manager. When it cannot be told, answer with [`crate::Input::SessionLost`].
+    Send(TaskManagerId, Stamp, Command),
     /// Tell people; nothing depends on it.
     Report(Report),
     /// It is over: nothing will be decided any more.
@@ -54,6 +54,41 @@ pub enum Report {
         epoch: Epoch,
         /// What is restored; `None`: a first start.
         restored: Option<CheckpointId>,
+    },
+    /// This coordinator goes on with an attempt that an earlier one began; no task stopped (F1).
+    Adopted {
+        /// Its term.
+        generation: Generation,
+        /// The attempt.
+        epoch: Epoch,
+    },
+    /// The job waits for task managers.
+    WaitsForSlots {
+        /// Subtasks that they can run.
+        slots_n: u32,
+        /// Subtasks there are.
+        wanted_n: u32,
+    },
+    /// A task manager came.
+    TaskManagerCame {
+        /// Which.
+        task_manager: TaskManagerId,
+        /// Subtasks that it can run.
+        slots_n: u32,
+    },
+    /// A task manager is gone.
+    TaskManagerLost {
+        /// Which.
+        task_manager: TaskManagerId,
+        /// How it was noticed.
+        cause: String,
+    },
+    /// The attempt is begun anew, with more subtasks, right after a checkpoint.
+    Growing {
+        /// Subtasks it had.
+        from: u32,
+        /// Subtasks it will have.
+        to: u32,
     },
     /// A restore from below the newest checkpoint, as asked: rows published after it come again.
     Rewound {

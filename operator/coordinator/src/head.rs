@@ -24,10 +24,10 @@ pub const IDS_RESERVED_N: u64 = 16;
 /// What a swap is to do to the head.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Generation + 1 and epoch + 1, with the plan of that epoch.
+    /// Generation + 1 and epoch + 1, with the plan of that epoch; or the epoch as it is (F1).
     TakeOver(Box<TakeOver>),
-    /// Epoch + 1.
-    BeginEpoch,
+    /// Epoch + 1, at this table if it changes.
+    BeginEpoch(Option<Table>),
     /// This manifest is the newest; the oldest beyond `retain_n` leave the list.
     Commit {
         /// The manifest.
@@ -41,6 +41,15 @@ pub enum Change {
     Finish,
 }
 
+/// Who owns which key group, and how many subtasks there are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Who owns which key group.
+    pub assignment: Assignment,
+    /// Subtasks per stage.
+    pub parallelism: u32,
+}
+
 /// What a new coordinator puts into the head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TakeOver {
@@ -52,10 +61,8 @@ pub struct TakeOver {
     pub plan: String,
     /// Hash of its stages and exchanges.
     pub plan_hash: u64,
-    /// Who owns which key group.
-    pub assignment: Assignment,
-    /// Subtasks per stage.
-    pub parallelism: u32,
+    /// The table of the epoch that begins; `None`: the epoch goes on, and so does its table.
+    pub table: Option<Table>,
     /// A rewind: this one becomes the newest, and those above it leave the list.
     pub rewind_to: Option<CheckpointId>,
 }
@@ -64,13 +71,19 @@ impl Change {
     /// The head after this change of `base`.
     fn apply(&self, base: Option<&Head>, next_id: CheckpointId, nonce: u64) -> Option<Head> {
         let mut head = match (self, base) {
-            (Self::TakeOver(new), base) => new.apply(base),
+            (Self::TakeOver(new), base) => new.apply(base)?,
             (_, None) => return None, // only a takeover creates a head
             (_, Some(base)) => base.clone(),
         };
         match self {
             Self::TakeOver(_) | Self::Reserve => {}
-            Self::BeginEpoch => head.epoch = head.epoch.next(),
+            Self::BeginEpoch(table) => {
+                head.epoch = head.epoch.next();
+                if let Some(table) = table {
+                    head.assignment = table.assignment.clone();
+                    head.parallelism = table.parallelism;
+                }
+            }
             Self::Commit { manifest, retain_n } => {
                 head.retained.push(manifest.clone());
                 let drop_n = head.retained.len().saturating_sub((*retain_n).max(1));
@@ -87,29 +100,40 @@ impl Change {
 }
 
 impl TakeOver {
-    fn apply(&self, base: Option<&Head>) -> Head {
-        let (generation, epoch) = successor(base);
+    fn apply(&self, base: Option<&Head>) -> Option<Head> {
+        let (generation, next_epoch) = successor(base);
+        let (epoch, table) = match (&self.table, base) {
+            (Some(table), _) => (next_epoch, table.clone()),
+            (None, Some(base)) => {
+                let table = Table {
+                    assignment: base.assignment.clone(),
+                    parallelism: base.parallelism,
+                };
+                (base.epoch, table)
+            }
+            (None, None) => return None, // there is no epoch that could go on
+        };
         let mut retained = base.map_or_else(Vec::new, |base| base.retained.clone());
         let mut newest = base.and_then(|base| base.newest.clone());
         if let Some(id) = self.rewind_to {
             retained.retain(|kept| kept.id <= id);
             newest = retained.last().cloned();
         }
-        Head {
+        Some(Head {
             job: base.map_or_else(|| self.job.clone(), |base| base.job.clone()),
             generation,
             epoch,
             coordinator: self.coordinator.clone(),
             plan: self.plan.clone(),
             plan_hash: self.plan_hash,
-            assignment: self.assignment.clone(),
-            parallelism: self.parallelism,
+            assignment: table.assignment,
+            parallelism: table.parallelism,
             newest,
             retained,
             ids_reserved_to: base.map_or(CheckpointId::ZERO, |base| base.ids_reserved_to),
             nonce: 0,
             finished: base.is_some_and(|base| base.finished) && self.rewind_to.is_none(),
-        }
+        })
     }
 }
 

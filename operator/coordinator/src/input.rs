@@ -1,6 +1,6 @@
 //! What reaches the coordinator.
 
-use streamforge_core::messages::{Event, Stamp};
+use streamforge_core::messages::{Event, Registration, Stamp, TaskManagerId};
 
 use crate::store_request::{RequestId, StoreAnswer};
 
@@ -11,10 +11,21 @@ pub enum Input {
     Tick,
     /// The store answered.
     Store(RequestId, StoreAnswer),
-    /// A task manager said something.
-    Task(Stamp, Event),
-    /// The connection to the task managers broke.
-    TaskManagersLost {
+    /// A session with a task manager began. What it says from now on is of this session.
+    Registered {
+        /// Which process.
+        task_manager: TaskManagerId,
+        /// What it offers, and what it runs.
+        registration: Box<Registration>,
+    },
+    /// A task manager is there, and says nothing else.
+    Heard(TaskManagerId),
+    /// A task manager said something about an attempt.
+    Task(TaskManagerId, Stamp, Event),
+    /// The session with a task manager broke. Nothing that it said there comes any more.
+    SessionLost {
+        /// Which process.
+        task_manager: TaskManagerId,
         /// How it was noticed, for people.
         cause: String,
     },

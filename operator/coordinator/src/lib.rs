@@ -9,12 +9,15 @@
 //!
 //! * [`head`]: the head swap is the commit point, serial, with read-back (C2, C4, C5).
 //! * `start`: takeover, restore, refusal of what must not be restored (C7).
+//! * `members` and `placement`: who is there, and who runs what (K2).
+//! * `adoption`: an attempt that outlived its coordinator goes on (F1).
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
 //! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
 //! * [`retention`]: what may be deleted, and when (C6).
 //! * [`restart`]: which failures count, and how long to wait.
 
+mod adoption;
 mod attempt;
 mod checkpoint;
 pub mod compatibility;
@@ -25,6 +28,8 @@ mod error;
 pub mod head;
 mod input;
 mod lane;
+mod members;
+mod placement;
 pub mod publish;
 pub mod restart;
 pub mod retention;
@@ -33,7 +38,7 @@ mod start;
 mod status;
 mod store_request;
 
-pub use config::{CheckpointPolicy, Config, RestartPolicy};
+pub use config::{CheckpointPolicy, Config, MemberPolicy, RestartPolicy};
 pub use coordinator::Coordinator;
 pub use decision::{Decision, Outcome, Report};
 pub use error::Error;

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId};
 use streamforge_core::manifest::{Manifest, SlotState, StagedInterval};
-use streamforge_core::messages::Command;
 
 /// After this long without a confirmation a notice is repeated.
 const REPEAT_MS: u64 = 2_000;
@@ -21,6 +20,9 @@ const REPEAT_AFTER_FAILURE_MS: u64 = 500;
 
 /// Slots of one interval that have not confirmed it.
 type Waiting = BTreeMap<SlotId, StagedInterval>;
+
+/// What is to be published: the newest manifest, and intervals of slots.
+pub type Notice = (CheckpointId, Vec<(SlotId, StagedInterval)>);
 
 /// What is committed and not yet visible.
 #[derive(Debug, Default)]
@@ -86,7 +88,7 @@ impl Publisher {
     }
 
     /// The notice that is due now, if any: of every sink the oldest interval that waits (X5).
-    pub fn notice(&mut self, now_ms: u64) -> Option<Command> {
+    pub fn notice(&mut self, now_ms: u64) -> Option<Notice> {
         let mut slots = Vec::new();
         for (sink, intervals) in &self.sinks {
             let Some((id, waiting)) = intervals.first_key_value() else {
@@ -105,10 +107,7 @@ impl Publisher {
                 );
             }
         }
-        (!slots.is_empty()).then_some(Command::Publish {
-            manifest: self.manifest,
-            slots,
-        })
+        (!slots.is_empty()).then_some((self.manifest, slots))
     }
 
     /// What the next manifest lists: all that is listed and not confirmed, and what was staged

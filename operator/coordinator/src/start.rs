@@ -17,9 +17,10 @@ use crate::compatibility::mismatches;
 use crate::coordinator::{Coordinator, Purpose};
 use crate::decision::{Outcome, Report};
 use crate::error::Error;
-use crate::head::{Change, TakeOver, successor};
+use crate::head::{Change, Table, TakeOver, successor};
 use crate::lane::Answered;
 use crate::retention::Retention;
+use crate::status::Phase;
 use crate::store_request::{PutCondition, StoreAnswer, StoreRequest, expected_objects};
 
 /// How far a start is.
@@ -442,13 +443,17 @@ impl Coordinator {
         };
         let newest = self.head.head().and_then(|head| head.newest.as_ref());
         self.starting.newest_before = newest.map(|newest| newest.id);
+        let table = Table {
+            assignment,
+            parallelism,
+        };
+        let goes_on = self.may_adopt();
         self.swap(Change::TakeOver(Box::new(TakeOver {
             job: self.config.new_job.clone(),
             coordinator: self.config.address.clone(),
             plan: self.starting.plan_key.clone(),
             plan_hash: self.plan.hash(),
-            assignment,
-            parallelism,
+            table: (!goes_on).then_some(table),
             rewind_to: self.config.rewind_to,
         })));
     }
@@ -470,7 +475,14 @@ impl Coordinator {
             self.publisher.on_committed(manifest);
         }
         self.retention.on_head(head);
-        self.deploy();
+        self.status.generation = generation;
+        self.status.epoch = epoch;
+        self.phase = Phase::Deploying;
+        if self.adoption_begins {
+            self.await_adoption();
+        } else {
+            self.undeployed = true;
+        }
     }
 }
 

@@ -37,6 +37,10 @@ pub struct Status {
     pub epoch: Epoch,
     /// Subtasks per stage.
     pub parallelism: u32,
+    /// Task managers with a session.
+    pub task_managers_n: usize,
+    /// What the job waits for before it can begin, for people.
+    pub waits_for: Option<String>,
     /// Failed attempts since the coordinator started.
     pub restarts_n: u32,
     /// Why the last attempt failed.

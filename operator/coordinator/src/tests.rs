@@ -1,10 +1,13 @@
 //! The rules, each against the whole coordinator, a store in a map and tasks made of words.
 
+mod adopting;
 mod checkpoints;
 mod endings;
 mod failures;
 mod forks;
+mod members;
 mod publishing;
 mod retaining;
 mod rig;
 mod starting;
+mod words;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use streamforge_coordinator::{
-    CheckpointPolicy, Config, Coordinator, Decision, Input, Outcome, Report, RequestId,
-    RestartPolicy, Status, StoreAnswer,
+    CheckpointPolicy, Config, Coordinator, Decision, Error, Input, MemberPolicy, Outcome, Report,
+    RequestId, RestartPolicy, Status, StoreAnswer,
 };
 use streamforge_core::ids::{CheckpointId, JobId};
 use streamforge_core::job_graph::JobGraph;
@@ -20,7 +20,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::clock::{self, Clock};
 use crate::requests::perform;
-use crate::task_managers::TaskManagers;
+use crate::task_managers::{News, TaskManagers};
 
 /// How often the coordinator is told that time passes: the grain of intervals and timeouts.
 const TICK: Duration = Duration::from_millis(10);
@@ -41,6 +41,10 @@ pub struct JobConfig {
     pub checkpoint: CheckpointPolicy,
     /// Failures.
     pub restart: RestartPolicy,
+    /// Task managers.
+    pub members: MemberPolicy,
+    /// Where task managers reach this coordinator; for people when they are in this process.
+    pub address: String,
     /// Restore this checkpoint instead of the newest (`--rewind-to`).
     pub rewind_to: Option<CheckpointId>,
 }
@@ -97,7 +101,7 @@ pub fn start(
     let new_job = JobId(format!("{}-{:08x}", config.graph.name, seed >> 32));
     let coordinator = Coordinator::new(Config {
         new_job,
-        address: format!("pid {}", std::process::id()),
+        address: config.address,
         nonce_seed: clock::seed(),
         graph: config.graph,
         document: config.document,
@@ -105,6 +109,7 @@ pub fn start(
         rewind_to: config.rewind_to,
         checkpoint: config.checkpoint,
         restart: config.restart,
+        members: config.members,
     });
     let (status_in, status) = watch::channel(coordinator.status());
     let (reports_in, reports) = mpsc::channel(REPORTS_MAX);
@@ -150,12 +155,9 @@ impl<T: TaskManagers> Host<T> {
                     Ok((id, answer)) => Input::Store(id, answer),
                     Err(join) => std::panic::resume_unwind(join.into_panic()),
                 },
-                event = self.task_managers.recv(), if connected => match event {
-                    Some((stamp, event)) => Input::Task(stamp, event),
-                    None => {
-                        connected = false;
-                        Input::TaskManagersLost { cause: "the task manager has ended".to_owned() }
-                    }
+                news = self.task_managers.recv(), if connected => match news {
+                    Some(news) => input_of(news),
+                    None => { connected = false; continue; }
                 },
                 asked = stop.recv(), if stop_open => match asked {
                     Some(()) => Input::Stop,
@@ -165,6 +167,9 @@ impl<T: TaskManagers> Host<T> {
             if let Some(outcome) = self.feed(input) {
                 self.status.send_replace(self.coordinator.status());
                 tracing::info!(?outcome, "job ended");
+                if let Some(reason) = dismissal(&outcome) {
+                    self.task_managers.dismiss(reason).await;
+                }
                 return outcome;
             }
             self.status.send_replace(self.coordinator.status());
@@ -183,13 +188,14 @@ impl<T: TaskManagers> Host<T> {
                         self.requests
                             .spawn(async move { (id, perform(&*store, request).await) });
                     }
-                    Decision::Send(stamp, command) => {
+                    Decision::Send(task_manager, stamp, command) => {
                         // Nobody left to be told to end is fine.
                         let ends = command == Command::Cancel;
-                        if let Err(lost) = self.task_managers.send(stamp, command)
+                        if let Err(lost) = self.task_managers.send(&task_manager, stamp, command)
                             && !ends
                         {
-                            inputs.push(Input::TaskManagersLost {
+                            inputs.push(Input::SessionLost {
+                                task_manager,
                                 cause: lost.to_string(),
                             });
                         }
@@ -209,6 +215,34 @@ impl<T: TaskManagers> Host<T> {
     }
 }
 
+fn input_of(news: News) -> Input {
+    match news {
+        News::Registered(task_manager, registration) => Input::Registered {
+            task_manager,
+            registration,
+        },
+        News::Heard(task_manager) => Input::Heard(task_manager),
+        News::Said(task_manager, stamp, event) => Input::Task(task_manager, stamp, event),
+        News::Lost(task_manager, cause) => Input::SessionLost {
+            task_manager,
+            cause,
+        },
+    }
+}
+
+/// What task managers are told at the end; `None`: they may belong to another coordinator, or wait
+/// for the next one.
+fn dismissal(outcome: &Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::Finished { .. } => Some("the job is finished"),
+        Outcome::Stopped { .. } => Some("the job is stopped"),
+        Outcome::Failed(Error::Job { .. } | Error::RestartBudget { .. }) => {
+            Some("the job has failed")
+        }
+        Outcome::Failed(_) => None,
+    }
+}
+
 fn log(report: &Report) {
     match report {
         Report::TookOver {
@@ -218,6 +252,21 @@ fn log(report: &Report) {
         } => {
             tracing::info!(%generation, %epoch, ?restored, "took over");
         }
+        Report::Adopted { generation, epoch } => {
+            tracing::info!(%generation, %epoch, "adopted the running attempt");
+        }
+        Report::WaitsForSlots { slots_n, wanted_n } => {
+            tracing::info!(slots_n, wanted_n, "waiting for task managers");
+        }
+        Report::TaskManagerCame {
+            task_manager,
+            slots_n,
+        } => tracing::info!(%task_manager, slots_n, "task manager came"),
+        Report::TaskManagerLost {
+            task_manager,
+            cause,
+        } => tracing::warn!(%task_manager, cause, "task manager lost"),
+        Report::Growing { from, to } => tracing::info!(from, to, "going back to more subtasks"),
         Report::Rewound { from, to } => tracing::warn!(%from, %to, "rewound as asked"),
         Report::Running { epoch } => tracing::info!(%epoch, "running"),
         Report::CheckpointCompleted {

@@ -1,18 +1,21 @@
 //! Drives the coordinator of one job with timers, a transport and the store.
 //!
 //! Owns: carrying out what the coordinator decides, and telling it what happened. Never decides
-//! anything itself. Start at: [`start`]; what the store holds: [`history`].
+//! anything itself. Start at: [`start`]; what the store holds: [`history`]; task managers in other
+//! processes: [`sessions`].
 
 mod clock;
 pub mod history;
 mod job;
+pub mod metrics;
 mod requests;
+pub mod sessions;
 mod task_managers;
 
 pub use job::{JobConfig, JobHandle, start};
 pub use requests::{check_objects, perform};
 pub use streamforge_coordinator::{
-    CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, Outcome,
-    Phase, Report, RestartPolicy, Status,
+    CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, MemberPolicy,
+    Outcome, Phase, Report, RestartPolicy, Status,
 };
-pub use task_managers::{InProcess, Lost, TaskManagerEnd, TaskManagers, in_process};
+pub use task_managers::{InProcess, Lost, News, TaskManagerEnd, TaskManagers, in_process};

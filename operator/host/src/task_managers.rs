@@ -4,21 +4,34 @@
 //! bounded; a task manager that lets its queue fill up counts as lost.
 
 use async_trait::async_trait;
-use streamforge_core::messages::{Command, Event, Stamp};
+use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManagerId};
 use tokio::sync::mpsc;
 
 /// Commands waiting for one task manager. It takes them at once; so many mean that it hangs.
-const COMMANDS_MAX: usize = 1_024;
+pub(crate) const COMMANDS_MAX: usize = 1_024;
 
 /// Events waiting for the host. A full queue makes the task manager wait, which is harmless.
-const EVENTS_MAX: usize = 1_024;
+pub(crate) const EVENTS_MAX: usize = 1_024;
 
-/// The connection to the task managers is broken.
+/// The connection to a task manager is broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("reach the task managers: {reason}")]
+#[error("reach the task manager: {reason}")]
 pub struct Lost {
     /// How it was noticed.
     pub reason: String,
+}
+
+/// What comes from task managers.
+#[derive(Debug)]
+pub enum News {
+    /// A session began.
+    Registered(TaskManagerId, Box<Registration>),
+    /// It is there.
+    Heard(TaskManagerId),
+    /// It said something about an attempt.
+    Said(TaskManagerId, Stamp, Event),
+    /// Its session is over.
+    Lost(TaskManagerId, String),
 }
 
 /// The task managers of one job, as their coordinator's host sees them.
@@ -27,11 +40,14 @@ pub trait TaskManagers: Send + 'static {
     /// Hands a command over, without waiting. Commands arrive in order or not at all.
     ///
     /// # Errors
-    /// When the connection is broken.
-    fn send(&mut self, stamp: Stamp, command: Command) -> Result<(), Lost>;
+    /// When the connection is broken, and with it the session.
+    fn send(&mut self, to: &TaskManagerId, stamp: Stamp, command: Command) -> Result<(), Lost>;
 
-    /// The next event; `None` when the connection is broken. May be dropped and called again.
-    async fn recv(&mut self) -> Option<(Stamp, Event)>;
+    /// The next news; `None` when none will come any more. May be dropped and called again.
+    async fn recv(&mut self) -> Option<News>;
+
+    /// The job is over: whoever has a session, or asks for one, is told that nothing is left to do.
+    async fn dismiss(&mut self, _reason: &str) {}
 }
 
 /// A task manager in the same process.
@@ -39,6 +55,14 @@ pub trait TaskManagers: Send + 'static {
 pub struct InProcess {
     commands: mpsc::Sender<(Stamp, Command)>,
     events: mpsc::Receiver<(Stamp, Event)>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    New,
+    Connected,
+    Gone,
 }
 
 /// The other end of [`InProcess`]: what the task manager holds. Plain threads use the `blocking_`
@@ -60,12 +84,18 @@ pub fn in_process() -> (InProcess, TaskManagerEnd) {
         commands: commands_end,
         events: events_end,
     };
-    (InProcess { commands, events }, end)
+    let state = State::New;
+    let ours = InProcess {
+        commands,
+        events,
+        state,
+    };
+    (ours, end)
 }
 
 #[async_trait]
 impl TaskManagers for InProcess {
-    fn send(&mut self, stamp: Stamp, command: Command) -> Result<(), Lost> {
+    fn send(&mut self, _to: &TaskManagerId, stamp: Stamp, command: Command) -> Result<(), Lost> {
         self.commands.try_send((stamp, command)).map_err(|error| {
             let reason = match error {
                 mpsc::error::TrySendError::Full(_) => "it does not take its commands",
@@ -77,7 +107,26 @@ impl TaskManagers for InProcess {
         })
     }
 
-    async fn recv(&mut self) -> Option<(Stamp, Event)> {
-        self.events.recv().await
+    async fn recv(&mut self) -> Option<News> {
+        let local = TaskManagerId::local();
+        match self.state {
+            State::New => {
+                self.state = State::Connected;
+                let everything = Registration {
+                    slots: u32::MAX,
+                    exchange: String::new(),
+                    runs: None,
+                };
+                Some(News::Registered(local, Box::new(everything)))
+            }
+            State::Connected => Some(match self.events.recv().await {
+                Some((stamp, event)) => News::Said(local, stamp, event),
+                None => {
+                    self.state = State::Gone;
+                    News::Lost(local, "it has ended".to_owned())
+                }
+            }),
+            State::Gone => None,
+        }
     }
 }

@@ -550,6 +550,13 @@ impl TaskCore {
         }
     }
 
+    /// Nobody is left who would complete the attempt that inputs wait for (A2).
+    pub fn give_up_alignment(&mut self) {
+        if let Some(id) = self.aligner.aligning() {
+            self.on_abort(id);
+        }
+    }
+
     /// A reader has rows. If the source was idle it comes back first: then the caller must wait for
     /// [`TaskCore::takes_rows`] before it hands them over, see [`TaskCore::wake`].
     pub fn on_source_batch(&mut self, operator: usize, batch: SourceBatch) -> Result<(), Error> {

@@ -379,12 +379,8 @@ fn nothing_is_decided_after_the_end() {
     rig.feed(Input::Stop);
     rig.wait(10_000);
     let stamp = rig.stamp();
-    rig.feed(Input::Task(
-        stamp,
-        Event::Prepared {
-            splits: BTreeMap::new(),
-        },
-    ));
+    let splits = BTreeMap::new();
+    rig.say_as(&local(), stamp, Event::Prepared { splits });
 
     assert_eq!(rig.sent.len(), sent_n);
 }

@@ -138,14 +138,12 @@ fn failure_to_load_counts_too() {
 fn lost_task_managers_are_a_failure_of_the_attempt() {
     let mut rig = Rig::run(config());
 
-    rig.feed(Input::TaskManagersLost {
-        cause: "session broke".to_owned(),
-    });
+    rig.lose(&local());
 
     assert_eq!(rig.co.status().phase, Phase::Recovering);
     assert_eq!(
         rig.co.status().last_failure.as_deref(),
-        Some("session broke")
+        Some("task manager local: session broke")
     );
 }
 
@@ -159,7 +157,7 @@ fn checkpoint_in_flight_dies_with_its_attempt() {
     let old = rig.stamp();
     fail(&mut rig);
     for ack in acks {
-        rig.feed(Input::Task(old.clone(), Event::Ack(Box::new(ack))));
+        rig.say_as(&local(), old.clone(), Event::Ack(Box::new(ack)));
     }
 
     assert_eq!(rig.newest().id, before);

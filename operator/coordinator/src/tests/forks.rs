@@ -131,6 +131,7 @@ fn of_two_that_take_over_at_once_one_is_fenced_c5() {
         nonce_seed: 99,
         ..config()
     });
+    co3.register(&local(), 9);
     co3.wait(1);
     assert_eq!(co3.sent_names(), ["deploy"]);
 
@@ -172,14 +173,14 @@ fn events_of_older_generations_and_epochs_are_ignored_c5() {
     for stamp in [older_epoch, other_job] {
         for of in graph().tasks(2) {
             let ack = Event::Ack(Box::new(rig.snapshot(of, n)));
-            rig.feed(Input::Task(stamp.clone(), ack));
+            rig.say_as(&local(), stamp.clone(), ack);
         }
         let failed = Event::Failed {
             task: None,
             cause: "late".to_owned(),
             retry: false,
         };
-        rig.feed(Input::Task(stamp, failed));
+        rig.say_as(&local(), stamp, failed);
     }
 
     assert_eq!(rig.newest().id, before);
@@ -195,7 +196,7 @@ fn event_of_a_higher_generation_means_fenced_c5() {
         ..ours
     };
 
-    rig.feed(Input::Task(theirs, Event::Ended { task: task(0, 0) }));
+    rig.say_as(&local(), theirs, Event::Ended { task: task(0, 0) });
 
     assert!(
         matches!(rig.failure(), Error::Fenced { .. }),

@@ -4,15 +4,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use streamforge_core::data_type::DataType;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::frame;
 use streamforge_core::ids::*;
-use streamforge_core::job_graph::*;
 use streamforge_core::key_group::KeyGroup;
 use streamforge_core::manifest::{self, *};
-use streamforge_core::messages::{Command, Deployment, Event, Stamp, TaskSnapshot};
+use streamforge_core::messages::{Command, Deployment, Event, Stamp, TaskManagerId, TaskSnapshot};
 
+pub(crate) use super::words::*;
 use crate::Input;
 use crate::*;
 
@@ -38,165 +37,12 @@ pub(crate) struct Rig {
     pub fate: Box<dyn FnMut(&StoreRequest) -> Fate>,
     pub held: Vec<(RequestId, StoreRequest)>,
     pub sent: Vec<(Stamp, Command)>,
+    /// To whom each of these was sent.
+    pub sent_to: Vec<TaskManagerId>,
     pub reports: Vec<Report>,
     pub outcome: Option<Outcome>,
     /// Every key deleted, with the head's oldest retained id at that time.
     pub deleted: Vec<String>,
-}
-
-pub(crate) fn uid(name: &str) -> OperatorUid {
-    OperatorUid(name.to_owned())
-}
-
-pub(crate) fn id(n: u64) -> CheckpointId {
-    CheckpointId::from_stored(n)
-}
-
-pub(crate) fn task(stage: u32, subtask: u32) -> TaskId {
-    TaskId {
-        stage: StageIdx(stage),
-        subtask: SubtaskIdx(subtask),
-    }
-}
-
-pub(crate) fn slot(n: u32) -> SlotId {
-    SlotId {
-        sink: uid("out"),
-        slot: n,
-    }
-}
-
-fn connector(kind: &str) -> Connector {
-    Connector {
-        kind: kind.to_owned(),
-        config: Default::default(),
-    }
-}
-
-pub(crate) fn aggregate(window: WindowSpec) -> AggregateSpec {
-    AggregateSpec {
-        input: Vec::new(),
-        keys: Vec::new(),
-        window,
-        calls: Vec::new(),
-        allowed_lateness_us: 0,
-        emit: Emit::OnTime,
-        late_log: false,
-    }
-}
-
-pub(crate) fn tumbling(size_us: i64) -> WindowSpec {
-    WindowSpec::Tumbling {
-        size_us,
-        offset_us: 0,
-        time_zone: "UTC".to_owned(),
-    }
-}
-
-fn operator(name: &str, kind: OperatorKind) -> Operator {
-    Operator {
-        uid: uid(name),
-        node: name.to_owned(),
-        kind,
-        inputs: Vec::new(),
-        output: vec![Column {
-            name: "x".to_owned(),
-            data_type: DataType::Text,
-            nullable: true,
-        }],
-        updating: false,
-    }
-}
-
-/// Source `in` in stage 0; aggregate `agg` and sink `out` in stage 1.
-pub(crate) fn graph() -> JobGraph {
-    let source = OperatorKind::Source(SourceSpec {
-        connector: connector("file"),
-        format: None,
-        columns: Vec::new(),
-        event_time: None,
-        on_bad_record: OnBadRecord::Divert,
-        rate_limit: None,
-        bounded: true,
-        origin: false,
-    });
-    let sink = OperatorKind::Sink(SinkSpec {
-        connector: connector("file"),
-        format: None,
-        input: Vec::new(),
-        delivery: Delivery::ExactlyOnce,
-        changelog: ChangelogMode::AppendOnly,
-        rate_limit: None,
-    });
-    let agg = OperatorKind::WindowFinal(aggregate(tumbling(10)));
-    JobGraph {
-        format_version: PLAN_FORMAT_VERSION,
-        name: "job".to_owned(),
-        max_parallelism: 4,
-        bounded: true,
-        stages: vec![
-            Stage {
-                operators: vec![operator("in", source)],
-            },
-            Stage {
-                operators: vec![operator("agg", agg), operator("out", sink)],
-            },
-        ],
-        edges: Vec::new(),
-    }
-}
-
-pub(crate) fn config() -> Config {
-    Config {
-        new_job: JobId("job-1".to_owned()),
-        address: "here".to_owned(),
-        nonce_seed: 1,
-        graph: graph(),
-        document: "doc".to_owned(),
-        parallelism: 2,
-        rewind_to: None,
-        checkpoint: CheckpointPolicy {
-            interval_ms: 1_000,
-            timeout_ms: 10_000,
-            min_pause_ms: 0,
-            retain_n: 3,
-            tolerate_failures_n: 2,
-        },
-        restart: RestartPolicy {
-            failures_n_max: 2,
-            window_ms: 60_000,
-            backoff_initial_ms: 100,
-            backoff_max_ms: 1_000,
-        },
-    }
-}
-
-pub(crate) fn split_at(name: &str, progress: SplitProgress) -> SplitState {
-    SplitState {
-        split: SplitId(name.to_owned()),
-        progress,
-        watermark: Watermark(0),
-        description: String::new(),
-        weight: 1,
-    }
-}
-
-pub(crate) fn at(position: u64) -> SplitProgress {
-    SplitProgress::At(position.to_string())
-}
-
-pub(crate) fn interval(n: u64) -> StagedInterval {
-    let object = StagedObject {
-        staged: format!("staged-{n}"),
-        published: format!("published-{n}"),
-        bytes: 1,
-        rows: 1,
-        detail: String::new(),
-    };
-    StagedInterval {
-        id: id(n),
-        objects: vec![object],
-    }
 }
 
 impl Rig {
@@ -205,6 +51,13 @@ impl Rig {
     }
 
     pub(crate) fn on_store(config: Config, objects: Objects) -> Self {
+        let mut rig = Self::alone(config, objects);
+        rig.register(&local(), u32::MAX);
+        rig
+    }
+
+    /// Without a task manager.
+    pub(crate) fn alone(config: Config, objects: Objects) -> Self {
         Self {
             co: Coordinator::new(config),
             objects,
@@ -212,6 +65,7 @@ impl Rig {
             fate: Box::new(|_| Fate::Answer),
             held: Vec::new(),
             sent: Vec::new(),
+            sent_to: Vec::new(),
             reports: Vec::new(),
             outcome: None,
             deleted: Vec::new(),
@@ -251,7 +105,10 @@ impl Rig {
                             inputs.push_back(Input::Store(id, answer));
                         }
                     },
-                    Decision::Send(stamp, command) => self.sent.push((stamp, command)),
+                    Decision::Send(to, stamp, command) => {
+                        self.sent.push((stamp, command));
+                        self.sent_to.push(to);
+                    }
                     Decision::Report(report) => self.reports.push(report),
                     Decision::End(outcome) => {
                         assert!(self.outcome.is_none(), "ended twice");
@@ -348,7 +205,25 @@ impl Rig {
 
     pub(crate) fn say(&mut self, event: Event) {
         let stamp = self.stamp();
-        self.feed(Input::Task(stamp, event));
+        self.say_as(&local(), stamp, event);
+    }
+
+    pub(crate) fn say_as(&mut self, from: &TaskManagerId, stamp: Stamp, event: Event) {
+        self.feed(Input::Task(from.clone(), stamp, event));
+    }
+
+    pub(crate) fn register(&mut self, id: &TaskManagerId, slots: u32) {
+        self.feed(Input::Registered {
+            task_manager: id.clone(),
+            registration: Box::new(offers(slots)),
+        });
+    }
+
+    pub(crate) fn lose(&mut self, id: &TaskManagerId) {
+        self.feed(Input::SessionLost {
+            task_manager: id.clone(),
+            cause: "session broke".to_owned(),
+        });
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
@@ -560,6 +435,7 @@ fn object_key(stamp: &Stamp, checkpoint: CheckpointId, of: TaskId) -> String {
 pub(crate) fn name(command: &Command) -> &'static str {
     match command {
         Command::Deploy(_) => "deploy",
+        Command::Adopt { .. } => "adopt",
         Command::Start { .. } => "start",
         Command::Checkpoint { .. } => "checkpoint",
         Command::Abort { .. } => "abort",

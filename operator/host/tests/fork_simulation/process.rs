@@ -5,15 +5,15 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use streamforge_coordinator::{
-    CheckpointPolicy, Config, Coordinator, Decision, Input, Outcome, RequestId, RestartPolicy,
-    StoreAnswer, StoreRequest,
+    CheckpointPolicy, Config, Coordinator, Decision, Input, MemberPolicy, Outcome, RequestId,
+    RestartPolicy, StoreAnswer, StoreRequest,
 };
 use streamforge_core::ids::{JobId, OperatorUid};
 use streamforge_core::job_graph::{
     ChangelogMode, Connector, Delivery, JobGraph, OnBadRecord, Operator, OperatorKind,
     PLAN_FORMAT_VERSION, SinkSpec, SourceSpec, Stage,
 };
-use streamforge_core::messages::{Command, Stamp};
+use streamforge_core::messages::{Command, Registration, Stamp, TaskManagerId};
 use streamforge_host::perform;
 use streamforge_store::memory::{Fault, Faults, Operation, OperationKind};
 use streamforge_store::{MemoryStore, ObjectStore};
@@ -126,8 +126,9 @@ impl Process {
                 backoff_initial_ms: 10,
                 backoff_max_ms: 100,
             },
+            members: MemberPolicy::default(),
         });
-        Self {
+        let mut process = Self {
             co,
             client,
             tasks: Tasks::default(),
@@ -135,14 +136,27 @@ impl Process {
             answers: VecDeque::new(),
             commands: VecDeque::new(),
             outcome: None,
-        }
+        };
+        let everything = Registration {
+            slots: u32::MAX,
+            exchange: String::new(),
+            runs: None,
+        };
+        process.feed(
+            0,
+            Input::Registered {
+                task_manager: TaskManagerId::local(),
+                registration: Box::new(everything),
+            },
+        );
+        process
     }
 
     pub fn feed(&mut self, now_ms: u64, input: Input) {
         for decision in self.co.on(now_ms, input) {
             match decision {
                 Decision::Store(id, request) => self.requests.push((id, request)),
-                Decision::Send(stamp, command) => self.commands.push_back((stamp, command)),
+                Decision::Send(_, stamp, command) => self.commands.push_back((stamp, command)),
                 Decision::Report(_) => {}
                 Decision::End(outcome) => self.outcome = Some(outcome),
             }

@@ -110,7 +110,7 @@ impl Tasks {
                 }
             }
             Command::Publish { slots, .. } => self.publishes.extend(slots),
-            Command::Committed { .. } => {}
+            Command::Committed { .. } | Command::Adopt { .. } => {}
             Command::Cancel => {
                 self.tasks.clear();
                 self.publishes.clear();

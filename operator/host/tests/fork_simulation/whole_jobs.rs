@@ -7,8 +7,8 @@ use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::CheckpointKind;
 use streamforge_host::history::{self, History};
 use streamforge_host::{
-    CheckpointPolicy, Error, JobConfig, JobHandle, Outcome, Phase, RestartPolicy, TaskManagerEnd,
-    in_process, start,
+    CheckpointPolicy, Error, JobConfig, JobHandle, MemberPolicy, Outcome, Phase, RestartPolicy,
+    TaskManagerEnd, in_process, start,
 };
 use streamforge_store::{MemoryStore, ObjectStore};
 
@@ -31,6 +31,8 @@ fn config(rewind_to: Option<CheckpointId>) -> JobConfig {
             backoff_max_ms: 10,
             ..Default::default()
         },
+        members: MemberPolicy::default(),
+        address: "here".to_owned(),
         rewind_to,
     }
 }

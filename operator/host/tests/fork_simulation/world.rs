@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use streamforge_coordinator::{Error, Input, Outcome};
+use streamforge_core::messages::TaskManagerId;
 use streamforge_core::frame;
 use streamforge_core::manifest::{self, HEAD_KEY, Head};
 use streamforge_store::MemoryStore;
@@ -240,7 +241,8 @@ impl World {
             }
             4 => {
                 if let Some((stamp, event)) = process.tasks.out.pop_front() {
-                    process.feed(now_ms, Input::Task(stamp, event));
+                    let local = TaskManagerId::local();
+                    process.feed(now_ms, Input::Task(local, stamp, event));
                 }
             }
             _ => {

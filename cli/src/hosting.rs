@@ -1,0 +1,114 @@
+//! Where a run's tasks are: in this process, in others beside it, or wherever task managers come
+//! from.
+//!
+//! Owns: turning the command line into a listener, its certificates and the policy about task
+//! managers that the coordinator follows. Start at: [`Hosting::of`].
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use streamforge_crds::v1alpha1::StreamJobSpec;
+use streamforge_host::MemberPolicy;
+use streamforge_host::sessions::{Sessions, SessionsConfig};
+use streamforge_proto::tls::Tls;
+
+use crate::args::{RunArgs, TlsArgs};
+use crate::screen::Screen;
+use crate::store::StorePlace;
+use crate::task_managers::{Crew, CrewConfig};
+
+/// When no task manager was left: how long others may come after the first before the job is begun
+/// with fewer subtasks.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// Where a run's tasks are.
+pub enum Hosting {
+    /// In this process.
+    Here,
+    /// In other processes.
+    Elsewhere {
+        /// Their sessions.
+        sessions: Box<Sessions>,
+        /// Those that this process started. They end with it.
+        crew: Option<Crew>,
+        /// For the coordinator.
+        members: MemberPolicy,
+    },
+}
+
+impl Hosting {
+    /// What the command line asks for; listens, and starts what is to be started.
+    ///
+    /// # Errors
+    /// When the address is taken, a certificate is unusable or the binary is not there.
+    pub fn of(
+        args: &RunArgs,
+        spec: &StreamJobSpec,
+        place: &StorePlace,
+        screen: &Screen,
+    ) -> Result<Self> {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listen = match (args.task_managers, args.listen) {
+            (None, None) => return Ok(Self::Here),
+            (_, Some(address)) => address,
+            (Some(_), None) => loopback,
+        };
+        let detection = spec.failure_detection.clone().unwrap_or_default();
+        let (heartbeat, timeout) = (detection.heartbeat.to_std(), detection.timeout.to_std());
+        let (store_uri, store_settings) = place.for_task_managers()?;
+        let sessions = Sessions::listen(SessionsConfig {
+            listen,
+            tls: certificates(&args.tls)?,
+            heartbeat,
+            timeout,
+            alone_max: Some(spec.restart.window.to_std()),
+            store_uri,
+            store_settings,
+            accept_lost_markers: args.accept_lost_marker.clone(),
+        })?;
+        let address = sessions.address();
+        let crew = match args.task_managers {
+            None => {
+                tracing::info!(%address, "waiting for task managers");
+                None
+            }
+            Some(n) => {
+                let config = CrewConfig {
+                    coordinator: address,
+                    task_managers_n: n,
+                    slots: spec.parallelism.div_ceil(n).max(1),
+                    secrets: args.place.secrets.clone(),
+                };
+                Some(Crew::start(&config, screen)?)
+            }
+        };
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let members = MemberPolicy {
+            silence_ms_max: ms(timeout),
+            adopt_within_ms: Some(ms(timeout)),
+            gather_ms: ms(GATHER),
+        };
+        Ok(Self::Elsewhere {
+            sessions: Box::new(sessions),
+            crew,
+            members,
+        })
+    }
+}
+
+fn certificates(args: &TlsArgs) -> Result<Option<Tls>> {
+    let (Some(ca), Some(cert), Some(key)) = (&args.tls_ca, &args.tls_cert, &args.tls_key) else {
+        return Ok(None);
+    };
+    let read =
+        |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    Ok(Some(Tls {
+        ca: read(ca)?,
+        certificate: read(cert)?,
+        key: read(key)?,
+        // A coordinator calls nobody.
+        peer_name: String::new(),
+    }))
+}

@@ -1,0 +1,145 @@
+//! Store and output in a bucket of the real S3 server that `e2e/services/s3` starts.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use streamforge_process::{Random, Workspace};
+
+/// Kills before the job is let run.
+const KILLS: u32 = 5;
+
+/// What `e2e/services/s3 up` says.
+struct Server {
+    endpoint: String,
+    bucket: String,
+    keys: Option<(String, String)>,
+}
+
+fn server() -> Server {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/s3");
+    let output = Command::new(script)
+        .arg("up")
+        .output()
+        .expect("the script is there");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let value = |name: &str| {
+        said.lines()
+            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    };
+    Server {
+        endpoint: value("S3_ENDPOINT").expect("the script names it"),
+        bucket: value("S3_BUCKET").expect("the script names it"),
+        keys: value("AWS_ACCESS_KEY_ID").zip(value("AWS_SECRET_ACCESS_KEY")),
+    }
+}
+
+/// A job over clicks: windows to Parquet, late rows to NDJSON, all in a bucket.
+fn workspace(test: &str, rows: &str) -> Workspace {
+    let server = server();
+    let unique = std::process::id();
+    let Server {
+        endpoint, bucket, ..
+    } = &server;
+    let keys = server.keys.as_ref();
+    let secret = keys.map_or("", |_| ", credentialsSecret: {name: store-keys}");
+    let s3 = format!("{{endpoint: \"{endpoint}\"{secret}}}");
+    let base = format!("s3://{bucket}/test-process/{test}-{unique}");
+    let workspace = Workspace::new(&format!(
+        r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: clicks}}
+spec:
+  parallelism: 2
+  sources:
+    - name: clicks
+      generator: {{clicks: {{{rows}users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, badFraction: 0.001, seed: 7}}}}
+      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
+      rateLimit: {{rowsPerSecond: 60000}}
+  transforms:
+    - name: per_user
+      from: clicks
+      aggregate:
+        groupBy: [user_id]
+        window: {{tumbling: {{size: 1s}}}}
+        select: ["count(*) AS clicks", "sum(amount) AS spend"]
+  sinks:
+    - {{name: results, from: per_user, file: {{path: "{base}/out/results/", s3: {s3}}}, format: {{parquet: {{}}}}}}
+    - {{name: late, from: per_user.late, file: {{path: "{base}/out/late/", s3: {s3}}}, format: {{json: {{}}}}}}
+  checkpoint: {{interval: 200ms, storage: {{uri: "{base}/store", s3: {s3}}}}}
+"#
+    ))
+    .at(&["--secrets", "secrets"]);
+    if let Some((id, secret)) = keys {
+        workspace.write("secrets/store-keys/accessKeyId", id);
+        workspace.write("secrets/store-keys/secretAccessKey", secret);
+    }
+    workspace
+}
+
+#[test]
+fn job_in_a_bucket_is_killed_resumed_and_equal_to_the_oracle_x6() {
+    let workspace = workspace("kills", "rows: 200000, ");
+    let mut random = Random::seeded(23);
+    for kill in 0..KILLS {
+        let parallelism = (1 + kill % 3).to_string();
+        let mut running = workspace.start(&["--parallelism", &parallelism]);
+        running.let_run(Duration::from_millis(300 + random.below(900)));
+        let log = running.log();
+        running.kill();
+        assert!(
+            !log.contains("testsecret") && !log.contains("panicked at"),
+            "{log}"
+        );
+    }
+
+    workspace.run(&[]).check_code(0);
+    workspace.verify();
+    let again = workspace.run(&[]);
+    again.check_code(0);
+    assert!(
+        again.stderr.contains("finished already"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn later_process_takes_the_bucket_over_and_the_earlier_one_stops_c5() {
+    let workspace = workspace("take-over", "");
+    let committed = |log: &str| log.contains("checkpoint completed");
+    let mut first = workspace.start_named("first", &["--progress", "lines"]);
+    assert!(
+        first.wait_until(|| committed(&log_of(&workspace, "first"))),
+        "{}",
+        first.log()
+    );
+
+    let mut second = workspace.start_named("second", &["--progress", "lines"]);
+    let first = first.wait();
+    let goes_on = second.wait_until(|| committed(&log_of(&workspace, "second")));
+    second.signal(Signal::TERM);
+    let second = second.wait();
+
+    first.check_code(1);
+    assert!(
+        first
+            .stderr
+            .contains("another coordinator took this job over"),
+        "{}",
+        first.stderr
+    );
+    assert!(goes_on, "{}", second.stderr);
+    second.check_code(3);
+}
+
+fn log_of(workspace: &Workspace, name: &str) -> String {
+    std::fs::read_to_string(workspace.path(&format!("{name}.log"))).unwrap_or_default()
+}

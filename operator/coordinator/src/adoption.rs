@@ -1,0 +1,190 @@
+//! An attempt that outlived its coordinator goes on (F1).
+//!
+//! Owns: whether the attempt that the head names still runs, whole, and taking it over. A takeover
+//! that may adopt raises the generation and leaves the epoch; then either all task managers of the
+//! attempt register with this coordinator in time, or the epoch ends.
+//!
+//! Not adopted, because nothing would be right afterwards: an attempt of which a part is gone, has
+//! failed or has not begun to read, one whose last checkpoint (stop, final) is committed, one of
+//! another plan, and one before manifest 0.
+
+use std::collections::BTreeSet;
+
+use streamforge_core::ids::CheckpointId;
+use streamforge_core::manifest::CheckpointKind;
+use streamforge_core::messages::{Command, RunningAttempt, Stamp, TaskManagerId};
+
+use crate::attempt::Attempt;
+use crate::coordinator::Coordinator;
+use crate::decision::Report;
+use crate::status::Phase;
+
+/// What the task managers that have registered say together.
+enum Evidence {
+    /// The attempt cannot go on.
+    Over(String),
+    /// Some of its task managers have not come yet.
+    Incomplete,
+    /// All are here.
+    Whole(Box<RunningAttempt>, BTreeSet<streamforge_core::ids::TaskId>),
+}
+
+impl Coordinator {
+    /// Decided before the takeover, because the head says which of the two it is.
+    pub(crate) fn may_adopt(&mut self) -> bool {
+        let hash = self.plan.hash();
+        let restored = self.committed.as_ref();
+        let may = self.config.members.adopt_within_ms.is_some()
+            && self.config.rewind_to.is_none()
+            && self.head.head().is_some_and(|head| {
+                head.plan_hash == hash
+                    && head.parallelism <= self.config.parallelism
+                    && head.assignment.groups_n() == self.config.graph.max_parallelism
+                    && !head.finished
+            })
+            && restored.is_some_and(|manifest| {
+                matches!(
+                    manifest.kind,
+                    CheckpointKind::Initial | CheckpointKind::Ordinary
+                )
+            });
+        self.adoption_begins = may;
+        may
+    }
+
+    /// The head names this coordinator, and the epoch that may be running.
+    pub(crate) fn await_adoption(&mut self) {
+        let within_ms = self.config.members.adopt_within_ms.unwrap_or(0);
+        self.adopt_until_ms = Some(self.now_ms + within_ms);
+        self.adopt_if_whole();
+    }
+
+    /// Somebody registered, or time passed.
+    pub(crate) fn adopt_if_whole(&mut self) {
+        let Some(until_ms) = self.adopt_until_ms else {
+            return;
+        };
+        match self.evidence() {
+            Evidence::Whole(running, ended) => self.adopt(&running, ended),
+            Evidence::Over(reason) => self.give_up_adoption(&reason),
+            Evidence::Incomplete if until_ms <= self.now_ms => {
+                self.give_up_adoption("not all task managers came back in time");
+            }
+            Evidence::Incomplete => {}
+        }
+    }
+
+    fn evidence(&self) -> Evidence {
+        let Some(head) = self.head.head() else {
+            return Evidence::Incomplete;
+        };
+        let (mut idle_slots_n, mut found) = (0_u32, None::<&RunningAttempt>);
+        let mut here: BTreeSet<&TaskManagerId> = BTreeSet::new();
+        let mut ended = BTreeSet::new();
+        for (id, registration) in self.members.iter() {
+            let runs = registration.runs.as_deref();
+            let ours =
+                |it: &&RunningAttempt| it.stamp.job == head.job && it.stamp.epoch == head.epoch;
+            let Some(running) = runs.filter(ours) else {
+                idle_slots_n = idle_slots_n.saturating_add(registration.slots);
+                continue;
+            };
+            if let Some(cause) = &running.failed {
+                return Evidence::Over(format!("task manager {id}: {cause}"));
+            }
+            if !running.started {
+                return Evidence::Over(format!("on task manager {id} it has not begun to read"));
+            }
+            here.insert(id);
+            ended.extend(running.ended.iter().copied());
+            found = Some(running);
+        }
+        let Some(running) = found else {
+            // Everybody is new: there is nothing to wait for.
+            return if idle_slots_n >= self.config.parallelism {
+                Evidence::Over("no task manager runs it".to_owned())
+            } else {
+                Evidence::Incomplete
+            };
+        };
+        for place in running.deployment.placement.values() {
+            let id = &place.task_manager;
+            if here.contains(id) {
+                continue;
+            }
+            let replaced = self.members.iter().any(|(other, _)| other.name == id.name);
+            return if replaced {
+                Evidence::Over(format!("task manager {} was started anew", id.name))
+            } else {
+                Evidence::Incomplete
+            };
+        }
+        Evidence::Whole(Box::new(running.clone()), ended)
+    }
+
+    fn adopt(&mut self, running: &RunningAttempt, ended: BTreeSet<streamforge_core::ids::TaskId>) {
+        let (Some(head), Some(committed)) = (self.head.head(), &self.committed) else {
+            return;
+        };
+        let stamp = Stamp {
+            job: head.job.clone(),
+            generation: head.generation,
+            epoch: head.epoch,
+        };
+        let deployment = &running.deployment;
+        let places = deployment.placement.iter();
+        let places = places.map(|(idx, place)| (*idx, place.task_manager.clone()));
+        let parallelism = deployment.parallelism;
+        self.places = places.collect();
+        let attempt = Attempt {
+            stamp,
+            tasks: self.config.graph.tasks(parallelism).collect(),
+            parallelism,
+            places: self.places.clone(),
+            unprepared: BTreeSet::new(),
+            progress: Default::default(),
+            restored: deployment.restore.clone(),
+            sources: committed.sources.clone(),
+            ended,
+            first_id: deployment.first_id,
+            sweeps_n: 0,
+            recovering: false,
+        };
+        let (generation, epoch) = (attempt.stamp.generation, attempt.stamp.epoch);
+        self.adopt_until_ms = None;
+        self.may_run_smaller = true;
+        self.status.parallelism = parallelism;
+        self.status.waits_for = None;
+        self.attempt = Some(attempt);
+        self.note_restored();
+        self.publisher.forget_sent();
+        self.phase = if self.stop_since_ms.is_some() {
+            Phase::Stopping
+        } else {
+            Phase::Running
+        };
+        // Everything below was begun by an earlier coordinator, and no one will complete it.
+        let void_to = CheckpointId::from_stored(self.next_id.get().saturating_sub(1));
+        self.send(Command::Adopt { void_to });
+        self.checkpoint_at_ms = self.now_ms;
+        self.report(Report::Adopted { generation, epoch });
+    }
+
+    fn give_up_adoption(&mut self, reason: &str) {
+        self.adopt_until_ms = None;
+        let job = self.head.head().map(|head| head.job.clone());
+        let runs = |it: &RunningAttempt| Some(&it.stamp.job) == job.as_ref();
+        // Some of it is there: the job was running, and goes on with whoever is left.
+        self.may_run_smaller = self
+            .members
+            .iter()
+            .any(|(_, it)| it.runs.as_deref().is_some_and(runs));
+        if self.stop_since_ms.is_some() {
+            return self.stopped(None);
+        }
+        if self.may_run_smaller {
+            self.status.last_failure = Some(reason.to_owned());
+        }
+        self.begin_epoch();
+    }
+}

@@ -1,0 +1,124 @@
+//! Making committed output visible.
+//!
+//! Owns: the publishers of an attempt's sinks, one interval at a time, and what is done with the
+//! slots of dead attempts before the first row: fenced by their new owners (X4), unlisted output
+//! removed by the first task manager.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use streamforge_connectors::registry as connectors;
+use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
+use streamforge_core::job_graph::OperatorKind;
+use streamforge_core::manifest::StagedInterval;
+use streamforge_core::messages::{Deployment, Event, TaskManagerId};
+use streamforge_engine::sink::{Publisher, SlotTakeOver};
+use streamforge_engine::staged::Staged;
+use tokio::sync::{Mutex, mpsc};
+
+use super::Error;
+use super::building::Building;
+
+/// Makes intervals visible, one at a time.
+#[derive(Clone)]
+pub struct Publishing {
+    pub(super) publishers: Arc<BTreeMap<OperatorUid, Box<dyn Publisher>>>,
+    pub(super) staged: Arc<Staged>,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) order: Arc<Mutex<()>>,
+}
+
+impl Publishing {
+    /// Publishes one interval and says how it went.
+    pub async fn publish(&self, slot: SlotId, interval: StagedInterval) {
+        let _in_order = self.order.lock().await;
+        let Some(publisher) = self.publishers.get(&slot.sink) else {
+            return;
+        };
+        let event = match publisher.publish(&slot, &interval).await {
+            Ok(()) => {
+                self.staged.on_published(&slot, interval.id);
+                Event::Published {
+                    slot,
+                    interval: interval.id,
+                }
+            }
+            Err(error) => Event::PublishFailed {
+                slot,
+                interval: interval.id,
+                reason: error.with_causes(),
+            },
+        };
+        let _ = self.events.send(event).await;
+    }
+}
+
+pub(super) async fn open_publishers(
+    building: &Building<'_>,
+) -> Result<BTreeMap<OperatorUid, Box<dyn Publisher>>, Error> {
+    let mut publishers = BTreeMap::new();
+    for (_, operator) in building.deployment.graph.operators() {
+        let OperatorKind::Sink(spec) = &operator.kind else {
+            continue;
+        };
+        let name = connectors::PublisherName {
+            job: building.stamp.job.clone(),
+            sink: operator.uid.clone(),
+            generation: building.stamp.generation,
+            epoch: building.stamp.epoch,
+        };
+        let surroundings = building.context.surroundings();
+        let publisher = connectors::open_publisher(spec, &name, &surroundings)?;
+        let Some(publisher) = publisher else { continue };
+        let staged = building
+            .deployment
+            .restore
+            .iter()
+            .flat_map(|manifest| &manifest.staged);
+        let listed: Vec<StagedInterval> = staged
+            .filter(|slot| slot.slot.sink == operator.uid)
+            .flat_map(|slot| slot.intervals.iter().cloned())
+            .collect();
+        let me = &building.context.me;
+        if building.deployment.is_first(me) {
+            publisher.discard_unlisted(&listed).await?;
+        }
+        let slots = slots_to_take(building.deployment, me, &operator.uid);
+        publisher.take_over(&slots).await?;
+        publishers.insert(operator.uid.clone(), publisher);
+    }
+    Ok(publishers)
+}
+
+/// The slots of a sink that this task manager publishes: those of its subtasks, and of the listed
+/// ones its share; every listed one has an owner (X4).
+fn slots_to_take(
+    deployment: &Deployment,
+    me: &TaskManagerId,
+    sink: &OperatorUid,
+) -> Vec<SlotTakeOver> {
+    let is_mine = |slot: &SlotId| {
+        let subtask = slot.slot.checked_rem(deployment.parallelism);
+        let place = subtask.and_then(|idx| deployment.placement.get(&SubtaskIdx(idx)));
+        place.is_some_and(|place| place.task_manager == *me)
+    };
+    let restore = deployment.restore.as_ref();
+    let newest = restore.map_or(CheckpointId::ZERO, |manifest| manifest.id);
+    let own = (0..deployment.parallelism).map(|slot| SlotId {
+        sink: sink.clone(),
+        slot,
+    });
+    let mut slots: BTreeMap<SlotId, Vec<StagedInterval>> =
+        own.map(|slot| (slot, Vec::new())).collect();
+    let listed = restore.iter().flat_map(|manifest| &manifest.staged);
+    for state in listed.filter(|state| state.slot.sink == *sink) {
+        slots.insert(state.slot.clone(), state.intervals.clone());
+    }
+    let take_over = |(slot, listed)| SlotTakeOver {
+        slot,
+        listed,
+        newest,
+    };
+    let mine = slots.into_iter().filter(|(slot, _)| is_mine(slot));
+    mine.map(take_over).collect()
+}

@@ -1,0 +1,159 @@
+//! The `streamforge-taskmanager` program: runs tasks of one job for a coordinator elsewhere.
+//!
+//! Owns: arguments, certificates, the two runtimes, the exit code. Everything else is in the library.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use streamforge_core::messages::TaskManagerId;
+use streamforge_proto::tls::Tls;
+use streamforge_taskmanager::exchange::{Config as ExchangeConfig, Exchange};
+use streamforge_taskmanager::session::{self, SessionConfig};
+use tracing_subscriber::EnvFilter;
+
+/// Rows are many small buffers that live for milliseconds and die on another thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long a channel to another task manager may take to open: both have said that they are ready.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long threads may take to end.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// Runs tasks of one job for a coordinator.
+#[derive(Debug, Parser)]
+#[command(name = "streamforge-taskmanager", version)]
+struct Args {
+    /// Where the coordinator is, as host:port
+    #[arg(long, value_name = "ADDR")]
+    coordinator: String,
+    /// Name of this task manager; stays when it is started anew
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// Subtasks that it can run
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32768))]
+    slots: u32,
+    /// Address to listen on for rows of other task managers; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Host under which other task managers reach this one [default: that of --listen]
+    #[arg(long, value_name = "HOST")]
+    advertise: Option<String>,
+    /// Folder with one folder per secret and in it one file per key
+    #[arg(long, value_name = "DIR")]
+    secrets: Option<PathBuf>,
+    /// Certificate of the authority; with it everything is mutual TLS, and plaintext is refused
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
+    tls_ca: Option<PathBuf>,
+    /// This process's certificate
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    tls_key: Option<PathBuf>,
+    /// Name that the certificates of the others bear
+    #[arg(long, value_name = "NAME", default_value = "streamforge")]
+    tls_peer_name: String,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(args) {
+        Ok(reason) => {
+            tracing::info!(reason, "task manager ends");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<String> {
+    if args.with_parent {
+        end_with_parent()?;
+    }
+    let tls = certificates(&args)?;
+    let exchange = Exchange::start(ExchangeConfig {
+        listen: args.listen,
+        open_timeout: OPEN_TIMEOUT,
+        tls: tls.clone(),
+        ..ExchangeConfig::default()
+    })?;
+    let bound = exchange.address();
+    let exchange_address = match &args.advertise {
+        Some(host) => format!("{host}:{}", bound.port()),
+        None => bound.to_string(),
+    };
+    // The standard hasher's keys are the system's randomness.
+    let nonce = RandomState::new().hash_one(std::process::id());
+    let config = SessionConfig {
+        coordinator: args.coordinator,
+        me: TaskManagerId {
+            name: args.name,
+            nonce,
+        },
+        slots: args.slots,
+        exchange_address,
+        tls,
+        secrets: args.secrets,
+    };
+    let data = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("data")
+        .enable_all()
+        .build()
+        .context("start the data threads")?;
+    let control = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("start the control thread")?;
+    let session = session::run(config, Arc::new(exchange), data.handle().clone());
+    let ended = control.block_on(async { tokio::spawn(session).await });
+    data.shutdown_timeout(END_WITHIN);
+    Ok(ended.context("the session's task")??)
+}
+
+/// The process that started this one may be killed at any time.
+fn end_with_parent() -> Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        let kill = rustix::process::Signal::KILL;
+        rustix::process::set_parent_process_death_signal(Some(kill))
+            .context("ask to end with the parent process")?;
+    }
+    Ok(())
+}
+
+fn certificates(args: &Args) -> Result<Option<Tls>> {
+    let (Some(ca), Some(cert), Some(key)) = (&args.tls_ca, &args.tls_cert, &args.tls_key) else {
+        return Ok(None);
+    };
+    let read =
+        |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    Ok(Some(Tls {
+        ca: read(ca)?,
+        certificate: read(cert)?,
+        key: read(key)?,
+        peer_name: args.tls_peer_name.clone(),
+    }))
+}

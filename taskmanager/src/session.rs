@@ -1,0 +1,344 @@
+//! A task manager of its own process: its session with the coordinator.
+//!
+//! Owns: finding the coordinator, registering, heartbeats both ways, and what happens without a
+//! session. Runs on the control runtime; tasks, uploads and loading run on another one, so a busy
+//! expression never delays a heartbeat. Decides nothing about a job. Start at: [`run`].
+//!
+//! Invariant F1: when the session breaks, tasks go on; nothing is kept for the coordinator meanwhile,
+//! because the next one asks what runs. Invariant F4: without a session the head is read once per
+//! heartbeat timeout; a newer epoch there ends the tasks, and its coordinator is called at the
+//! address it names. Alone for longer than the job allows, the process ends itself.
+
+mod alone;
+mod conversation;
+mod store;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use streamforge_core::messages::{Event, Registration, Stamp, TaskManagerId};
+use streamforge_proto::convert::coordinator::to_register;
+use streamforge_proto::tls::Tls;
+use streamforge_proto::v1;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::exchange::Exchange;
+use crate::manager::{Context, Manager, Request};
+use alone::Loneliness;
+use conversation::{Conversation, Over};
+
+/// Commands waiting for the manager, which takes them at once.
+const REQUESTS_MAX: usize = 256;
+
+/// Events waiting to be sent; tasks wait when it is full.
+const EVENTS_MAX: usize = 256;
+
+/// Pause before the coordinator is called again; doubles up to [`CALL_AGAIN_MAX`].
+const CALL_AGAIN_INITIAL: Duration = Duration::from_millis(20);
+
+/// Longest pause before the coordinator is called again: a new one is found soon.
+const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
+
+/// How long a coordinator that was never reached is called for.
+const NEVER_REACHED_MAX: Duration = Duration::from_secs(600);
+
+/// What a task manager's process is told when it starts.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Address of the coordinator, `host:port`.
+    pub coordinator: String,
+    /// Who this is.
+    pub me: TaskManagerId,
+    /// Subtasks that it can run.
+    pub slots: u32,
+    /// Address under which other task managers reach its exchange.
+    pub exchange_address: String,
+    /// Certificates; `None`: plaintext.
+    pub tls: Option<Tls>,
+    /// Folder of secrets.
+    pub secrets: Option<PathBuf>,
+}
+
+/// Why a task manager ends before its job does.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The coordinator does not want it.
+    #[error("register at {address}: refused: {reason}")]
+    Refused {
+        /// Which coordinator.
+        address: String,
+        /// Its words.
+        reason: String,
+    },
+    /// No coordinator for too long.
+    #[error("no session with a coordinator for {seconds} s: ending")]
+    Alone {
+        /// How long.
+        seconds: u64,
+    },
+    /// The job's store cannot be opened here.
+    #[error("open the job's store {uri}: {reason}")]
+    Store {
+        /// Which.
+        uri: String,
+        /// Why.
+        reason: String,
+    },
+    /// The coordinator names another store than before: it drives another job.
+    #[error("the coordinator at {address} names store {theirs}, the tasks here use {ours}")]
+    OtherStore {
+        /// Which coordinator.
+        address: String,
+        /// Its store.
+        theirs: String,
+        /// Ours.
+        ours: String,
+    },
+}
+
+/// The manager, once a coordinator has said where the store is.
+struct Hosted {
+    store_uri: String,
+    context: Context,
+    requests: mpsc::Sender<Request>,
+    /// How often both ends speak, and the silence that breaks a session.
+    heartbeat: Duration,
+    timeout: Duration,
+    alone_max: Option<Duration>,
+}
+
+/// Works until the job is over; returns why it is, in the coordinator's words.
+///
+/// `data` is the runtime for everything about rows; call this on another one.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn run(
+    config: SessionConfig,
+    exchange: Arc<Exchange>,
+    data: Handle,
+) -> Result<String, Error> {
+    let (events_in, mut events) = mpsc::channel(EVENTS_MAX);
+    let mut session = Session {
+        config,
+        exchange,
+        data,
+        events_in,
+        hosted: None,
+    };
+    let ended = session.live(&mut events).await;
+    session.end(events).await;
+    ended
+}
+
+struct Session {
+    config: SessionConfig,
+    exchange: Arc<Exchange>,
+    data: Handle,
+    events_in: mpsc::Sender<(Stamp, Event)>,
+    hosted: Option<Hosted>,
+}
+
+impl Session {
+    async fn live(&mut self, events: &mut mpsc::Receiver<(Stamp, Event)>) -> Result<String, Error> {
+        let mut address = self.config.coordinator.clone();
+        let mut lonely = Loneliness::begin(Instant::now());
+        loop {
+            match self.call(&address, events).await {
+                Called::Goodbye(reason) => return Ok(reason),
+                Called::Refused(reason) => return Err(Error::Refused { address, reason }),
+                Called::Failed(error) => return Err(error),
+                Called::Broken(reason) => {
+                    tracing::warn!(address, reason, "session with the coordinator is over");
+                    self.ask(Request::SessionLost).await;
+                    lonely = Loneliness::begin(Instant::now());
+                }
+                Called::NoAnswer(reason) => tracing::debug!(address, reason, "no session yet"),
+            }
+            self.look_around(&mut lonely, &mut address, events).await?;
+        }
+    }
+
+    async fn ask(&self, request: Request) {
+        if let Some(hosted) = &self.hosted {
+            // Closed: the manager is gone, which the next command will find.
+            let _gone = hosted.requests.send(request).await;
+        }
+    }
+
+    /// What runs here, for whoever may adopt it.
+    async fn running(&self) -> Option<Box<streamforge_core::messages::RunningAttempt>> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Request::Describe(answer)).await;
+        answered.await.ok().flatten()
+    }
+
+    /// One session, from the call to its end.
+    async fn call(&mut self, address: &str, events: &mut mpsc::Receiver<(Stamp, Event)>) -> Called {
+        let registration = Registration {
+            slots: self.config.slots,
+            exchange: self.config.exchange_address.clone(),
+            runs: self.running().await,
+        };
+        let register = to_register(self.config.me.clone(), registration);
+        let opened = Conversation::open(address, self.config.tls.as_ref(), register);
+        // While the call lasts nobody hears what tasks say.
+        let opened = tokio::select! {
+            opened = opened => opened,
+            () = drain(events) => return Called::NoAnswer("no events any more".to_owned()),
+        };
+        let (mut conversation, welcome) = match opened {
+            Ok(opened) => opened,
+            Err(over) => return over.into(),
+        };
+        if let Err(error) = self.host(address, welcome).await {
+            return Called::Failed(error);
+        }
+        let Some(hosted) = &self.hosted else {
+            return Called::NoAnswer("no manager".to_owned());
+        };
+        tracing::info!(address, "session with the coordinator");
+        let over = conversation
+            .go_on(&hosted.requests, events, hosted.heartbeat, hosted.timeout)
+            .await;
+        match over {
+            Over::Broken(reason) | Over::NoAnswer(reason) => Called::Broken(reason),
+            other => other.into(),
+        }
+    }
+
+    /// Starts the manager at the first welcome; later ones must be of the same job.
+    async fn host(&mut self, address: &str, welcome: v1::Welcome) -> Result<(), Error> {
+        let uri = &welcome.store_uri;
+        if let Some(hosted) = &self.hosted {
+            return if hosted.store_uri == *uri {
+                Ok(())
+            } else {
+                Err(Error::OtherStore {
+                    address: address.to_owned(),
+                    theirs: uri.clone(),
+                    ours: hosted.store_uri.clone(),
+                })
+            };
+        }
+        let secrets = self.config.secrets.as_deref();
+        let opened = store::open(uri, &welcome.store_settings, secrets).await;
+        let store = opened.map_err(|reason| Error::Store {
+            uri: uri.clone(),
+            reason,
+        })?;
+        let context = Context {
+            me: self.config.me.clone(),
+            store,
+            exchange: Some(Arc::clone(&self.exchange)),
+            secrets: self.config.secrets.clone(),
+            terminal: Some(false),
+            accept_lost_markers: welcome.accept_lost_markers,
+        };
+        let (requests, work) = mpsc::channel(REQUESTS_MAX);
+        let manager = Manager::new(context.clone(), self.events_in.clone());
+        self.data.spawn(manager.run(work));
+        let ms = |ms: u64| Duration::from_millis(ms.max(1));
+        self.hosted = Some(Hosted {
+            store_uri: uri.clone(),
+            context,
+            requests,
+            heartbeat: ms(welcome.heartbeat_ms),
+            timeout: ms(welcome.timeout_ms),
+            alone_max: (welcome.alone_ms_max > 0).then(|| ms(welcome.alone_ms_max)),
+        });
+        Ok(())
+    }
+
+    /// Between two calls: waits a little, and looks into the head when it is time (F4).
+    async fn look_around(
+        &self,
+        lonely: &mut Loneliness,
+        address: &mut String,
+        events: &mut mpsc::Receiver<(Stamp, Event)>,
+    ) -> Result<(), Error> {
+        let hosted = self.hosted.as_ref();
+        let alone_max = hosted.map_or(Some(NEVER_REACHED_MAX), |hosted| hosted.alone_max);
+        let alone = lonely.lasts(Instant::now());
+        if alone_max.is_some_and(|max| alone >= max) {
+            let seconds = alone.as_secs();
+            return Err(Error::Alone { seconds });
+        }
+        if let Some(hosted) = hosted
+            && lonely.looks_now(Instant::now(), hosted.timeout)
+        {
+            self.look_into_head(hosted, address).await;
+        }
+        let pause = lonely.next_pause(CALL_AGAIN_INITIAL, CALL_AGAIN_MAX);
+        let _paused = tokio::time::timeout(pause, drain(events)).await;
+        Ok(())
+    }
+
+    async fn look_into_head(&self, hosted: &Hosted, address: &mut String) {
+        let store = Arc::clone(&hosted.context.store);
+        let read = self
+            .data
+            .spawn(async move { alone::read_head(&*store).await });
+        match tokio::time::timeout(hosted.timeout, read).await {
+            Ok(Ok(Ok(Some(head)))) => {
+                if alone::is_address(&head.coordinator) {
+                    address.clone_from(&head.coordinator);
+                }
+                self.ask(Request::Superseded(Stamp {
+                    job: head.job,
+                    generation: head.generation,
+                    epoch: head.epoch,
+                }))
+                .await;
+            }
+            Ok(Ok(Ok(None))) => {}
+            Ok(Ok(Err(reason))) => tracing::warn!(reason, "head not read"),
+            Ok(Err(_)) | Err(_) => tracing::warn!("head not read in time"),
+        }
+    }
+
+    /// Ends the tasks and waits for them a little.
+    async fn end(mut self, mut events: mpsc::Receiver<(Stamp, Event)>) {
+        let Some(hosted) = self.hosted.take() else {
+            return;
+        };
+        let timeout = hosted.timeout;
+        drop(hosted);
+        drop(self.events_in);
+        // The manager's queue of events closes when its tasks have ended.
+        let _in_time = tokio::time::timeout(timeout, drain(&mut events)).await;
+    }
+}
+
+/// Takes events that nobody hears, until there will be none.
+async fn drain(events: &mut mpsc::Receiver<(Stamp, Event)>) {
+    while events.recv().await.is_some() {}
+}
+
+/// How a call ended.
+enum Called {
+    /// The job is over.
+    Goodbye(String),
+    /// It will not be.
+    Refused(String),
+    /// It cannot be, here.
+    Failed(Error),
+    /// There was a session.
+    Broken(String),
+    /// There was none.
+    NoAnswer(String),
+}
+
+impl From<Over> for Called {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Goodbye(reason) => Called::Goodbye(reason),
+            Over::Refused { reason, again } if !again => Called::Refused(reason),
+            Over::Refused { reason, .. } | Over::NoAnswer(reason) => Called::NoAnswer(reason),
+            Over::Broken(reason) => Called::Broken(reason),
+        }
+    }
+}
