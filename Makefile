@@ -36,7 +36,11 @@ SEEDS ?= 1000
 # Kills of the long ledger.
 KILLS ?= 200
 
-.PHONY: help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
+# Runs a command while a real Kafka and a real S3 server run; those that KAFKA_BOOTSTRAP and S3_ENDPOINT
+# name are used instead, and those that ran before are left alone.
+WITH_SERVICES := e2e/services/with kafka s3 --
+
+.PHONY: services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
   process kills plant fuzz-short flights demo bench limits micro clean
 
 help: ## this list
@@ -75,8 +79,20 @@ alone: ## each crate builds without the features its neighbours switch on
 	for p in $$(cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; [print(p["name"]) for p in json.load(sys.stdin)["packages"]]'); do \
 	  echo "$$p"; cargo check --locked --quiet --release --package "$$p"; done
 
-test: setup check build ## everything that CI checks
-	export SEEDS=$(SEEDS); $(call cargo_test,)
+test: setup check build ## everything that CI checks, with a real Kafka and a real S3 server
+	export SEEDS=$(SEEDS); $(WITH_SERVICES) bash -euo pipefail -c '$(call cargo_test,)'
+
+services: ## start Kafka and an S3 server on 127.0.0.1 and leave them running
+	@e2e/services/kafka up
+	@e2e/services/s3 up
+
+services-down: ## stop them and remove their data
+	@e2e/services/kafka down --wipe
+	@e2e/services/s3 down --wipe
+	@e2e/services/careless-s3 down
+
+negative: ## install the S3 servers that must be refused; tests use them where they are
+	@scripts/setup negative
 
 golden: setup ## the golden job files: straight, with a crash after every line, at parallelism 3
 	$(call cargo_test,-E 'package(streamforge-golden)')

@@ -150,7 +150,11 @@ mod tests {
             ("s3://a-b.c/x", "a-b.c", "x"),
             ("s3://bucket/jobs/day=1//", "bucket", "jobs/day=1"),
         ] {
-            assert_eq!(parsed(text), (bucket.to_owned(), prefix.to_owned()), "{text}");
+            assert_eq!(
+                parsed(text),
+                (bucket.to_owned(), prefix.to_owned()),
+                "{text}"
+            );
         }
     }
 

@@ -29,6 +29,9 @@ use aws_sdk_s3::config::{
     StalledStreamProtectionConfig,
 };
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use streamforge_core::s3::S3Place;
 
 use super::failure::Refusal;
@@ -137,13 +140,7 @@ fn ca_of_environment() -> Result<Option<Vec<u8>>, Refusal> {
 }
 
 fn trusting(ca: Vec<u8>) -> Result<SharedHttpClient, Refusal> {
-    // What is no certificate would panic deep inside the SDK.
-    let pem = String::from_utf8_lossy(&ca);
-    if !pem.contains("-----BEGIN CERTIFICATE-----") {
-        return Err(Refusal::Setup {
-            reason: "the CA certificates have no line -----BEGIN CERTIFICATE-----".to_owned(),
-        });
-    }
+    check_certificates(&ca)?;
     let context = TlsContext::builder()
         .with_trust_store(TrustStore::default().with_pem_certificate(ca))
         .build()
@@ -154,4 +151,44 @@ fn trusting(ca: Vec<u8>) -> Result<SharedHttpClient, Refusal> {
         .tls_provider(Provider::Rustls(CryptoMode::AwsLc))
         .tls_context(context)
         .build_https())
+}
+
+/// The SDK takes certificates to be right and panics over those that are not.
+fn check_certificates(pem: &[u8]) -> Result<(), Refusal> {
+    let failed = |reason: String| Refusal::Setup {
+        reason: format!("read the CA certificates: {reason}"),
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| failed(format!("{error:?}")))?;
+        roots
+            .add(certificate)
+            .map_err(|error| failed(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(failed("there is none, or it is not PEM".to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_certificate_is_refused_before_the_sdk_panics() {
+        for pem in [
+            "",
+            "not a certificate",
+            "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n",
+        ] {
+            let refused = trusting(pem.as_bytes().to_vec()).map(drop);
+            assert!(
+                matches!(refused, Err(Refusal::Setup { .. })),
+                "{pem:?}: {refused:?}"
+            );
+        }
+    }
 }

@@ -5,6 +5,7 @@ use streamforge_crds::reserved::CLUSTER_FIELDS;
 use streamforge_crds::v1alpha1::{OnDelete, StreamJobSpec};
 
 use super::nodes::Context;
+use super::s3;
 use crate::problem::{Problems, listed};
 use crate::structure::Places;
 
@@ -64,11 +65,15 @@ fn check_storage(spec: &StreamJobSpec, context: &mut Context<'_>) {
         return;
     };
     let path = "spec.checkpoint.storage.uri";
-    let hint = Some("write `file:///absolute/path`".to_owned());
+    let hint = Some("write `file:///absolute/path` or `s3://bucket/prefix`".to_owned());
+    let access = (storage.s3.as_ref(), "spec.checkpoint.storage.s3");
+    if s3::is_s3(&storage.uri) {
+        s3::check((&storage.uri, path), access, context);
+        return;
+    }
     match storage.uri.split_once("://") {
         Some(("file", rest)) if rest.starts_with('/') => {}
         Some(("file", _)) => context.add(path, "the path is not absolute", hint),
-        Some(("s3", _)) => context.add(path, "`s3://` is not supported yet", hint),
         Some((scheme, _)) => {
             context.add(
                 path,
@@ -78,13 +83,7 @@ fn check_storage(spec: &StreamJobSpec, context: &mut Context<'_>) {
         }
         None => context.add(path, format!("`{}` is not a URI", storage.uri), hint),
     }
-    if storage.s3.is_some() {
-        context.add(
-            "spec.checkpoint.storage.s3",
-            "`s3` is not supported yet",
-            None,
-        );
-    }
+    s3::check_none(access.0, access.1, context);
 }
 
 fn check_detection(spec: &StreamJobSpec, context: &mut Context<'_>) {

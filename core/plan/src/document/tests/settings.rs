@@ -188,7 +188,7 @@ fn mistakes_of_the_rest_are_told() {
             5,
             "spec.checkpoint.storage.uri",
             "`/tmp/x` is not a URI",
-            "write `file:///absolute/path`",
+            "write `file:///absolute/path` or `s3://bucket/prefix`",
         ),
         Case(
             "parallelism: 4",
