@@ -42,7 +42,7 @@ spec:
       eventTime: {{column: ts, maxOutOfOrderness: 1s}}
       rateLimit: {{rowsPerSecond: {rate}}}
   transforms:
-    - {{name: seen, from: clicks, filter: "user_id % 1000 = 0"}}
+    - {{name: few, from: clicks, filter: "user_id LIKE '%000'"}}
     - name: per_user
       from: clicks
       aggregate:
@@ -50,7 +50,7 @@ spec:
         window: {{tumbling: {{size: 30d}}}}
         select: ["count(*) AS clicks", "sum(amount) AS spend"]
   sinks:
-    - {{name: seen, from: seen, file: {{path: out/seen/}}, format: {{json: {{}}}}}}
+    - {{name: seen, from: few, file: {{path: out/seen/}}, format: {{json: {{}}}}}}
     - {{name: results, from: per_user, file: {{path: out/per_user/}}, format: {{json: {{}}}}}}
   checkpoint: {{interval: 200ms, retain: 3}}
   failureDetection: {{heartbeat: 500ms, timeout: 5s}}

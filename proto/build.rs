@@ -1,7 +1,10 @@
 //! Compiles the `.proto` files, without protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["streamforge/v1/coordinator.proto", "streamforge/v1/exchange.proto"];
+    let files = [
+        "streamforge/v1/coordinator.proto",
+        "streamforge/v1/exchange.proto",
+    ];
     let descriptors = protox::compile(files, ["."])?;
     tonic_prost_build::configure()
         .bytes(".")

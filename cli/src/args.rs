@@ -136,6 +136,9 @@ pub struct RunArgs {
     /// Certificates for --listen.
     #[command(flatten)]
     pub tls: TlsArgs,
+    /// Shows /metrics, /livez and /readyz at this address
+    #[arg(long, value_name = "ADDR")]
+    pub metrics_listen: Option<std::net::SocketAddr>,
     /// How progress is shown
     #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
     pub progress: ProgressMode,

@@ -1,16 +1,14 @@
 //! The commands, one file each.
 
 use std::io::Write as _;
-use std::path::Path;
-use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::CommandFactory as _;
 use streamforge_host::history::History;
-use streamforge_store::FolderStore;
 
 use crate::args::{Cli, Command};
 use crate::exit::Outcome;
+use crate::store::StorePlace;
 
 mod checkpoints;
 mod explain;
@@ -54,12 +52,6 @@ fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 /// What a store holds, opened for reading beside whoever writes it.
-async fn open_history(root: &Path) -> Result<History> {
-    if !root.exists() {
-        bail!(
-            "no store at {}: run the job first, or say where with --store",
-            root.display()
-        );
-    }
-    Ok(History::load(Arc::new(FolderStore::open_read_only(root)?)).await?)
+async fn open_history(place: &StorePlace) -> Result<History> {
+    Ok(History::load(place.open_read_only().await?).await?)
 }

@@ -13,6 +13,7 @@ mod commands;
 mod document;
 pub mod exit;
 mod hosting;
+mod metrics;
 mod progress;
 mod screen;
 mod store;

@@ -185,6 +185,9 @@ pub fn view(name: &str, status: &Status, reading: &Reading) -> Vec<String> {
         status.parallelism,
         status.epoch,
     )];
+    if let Some(waits_for) = &status.waits_for {
+        lines.push(format!("  waits for   {waits_for}"));
+    }
     let mut rows = format!("  rows        {}", grouped(reading.rows));
     rows += &format!("  ({}/s)", grouped(reading.rows_per_s));
     rows += &format!(

@@ -14,6 +14,7 @@ use streamforge_core::manifest::Manifest;
 
 use crate::table::Table;
 use streamforge_taskmanager::connectors::files::sink::name_prefix;
+use streamforge_taskmanager::connectors::registry::Surroundings;
 
 mod aggregate;
 mod aggregation;
@@ -49,6 +50,8 @@ pub struct Finished<'a> {
     pub manifests: &'a [Manifest],
     /// Late log objects of the final one: key and bytes.
     pub late_log: &'a [(String, Vec<u8>)],
+    /// What the connectors need to read its input once more.
+    pub surroundings: Surroundings,
 }
 
 /// What came out.
@@ -109,7 +112,7 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
         );
     }
     let table = ledger::table(oracle.nodes(), &newest.ledger);
-    input::read_all(&mut oracle, newest).await?;
+    input::read_all(&mut oracle, newest, &finished.surroundings).await?;
     let outcome = oracle.finish()?;
     let nodes = graph::nodes(finished.graph)?;
     findings.extend(ledger::check_counts(
@@ -121,7 +124,7 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
     let mut notes = Vec::new();
     let mut sinks = Vec::new();
     for expected in outcome.sinks {
-        match compare(expected, finished.job)? {
+        match compare(expected, finished).await? {
             Ok(sink) => sinks.push(sink),
             Err(note) => notes.push(note),
         }
@@ -136,7 +139,10 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
 }
 
 /// Compares one sink, or says why not.
-fn compare(expected: Expected<'_>, job: &JobId) -> Result<Result<SinkVerdict, String>> {
+async fn compare(
+    expected: Expected<'_>,
+    finished: &Finished<'_>,
+) -> Result<Result<SinkVerdict, String>> {
     let Expected {
         uid,
         spec,
@@ -149,7 +155,17 @@ fn compare(expected: Expected<'_>, job: &JobId) -> Result<Result<SinkVerdict, St
             "`{uid}` is not compared: what a {kind} sink wrote cannot be read back"
         )));
     };
-    let published = Published::new(spec, name_prefix(job, uid))?;
+    let prefix = name_prefix(finished.job, uid);
+    let secrets = finished.surroundings.secrets.as_deref();
+    let fetched = match published::topic::fetch(spec, &prefix, secrets).await {
+        Ok(None) => published::bucket::fetch(spec, &prefix, secrets).await,
+        fetched => fetched,
+    }
+    .with_context(|| format!("fetch the output of `{uid}`"))?;
+    let mut published = Published::new(spec, prefix)?;
+    if let Some(fetched) = &fetched {
+        published.root.clone_from(&fetched.root);
+    }
     let files_n = published
         .read(&mut |row, sign| {
             if let Some(cell) = not_compared.and_then(|idx| row.get_mut(idx)) {

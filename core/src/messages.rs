@@ -253,6 +253,15 @@ pub enum Event {
         /// Whether another attempt may do better (a user's mistake does not go away).
         retry: bool,
     },
+    /// A channel between two task managers broke; the attempt is over (B2).
+    ChannelBroke {
+        /// The subtask that sends.
+        sender: SubtaskIdx,
+        /// The subtask that receives.
+        receiver: SubtaskIdx,
+        /// Why, for people.
+        cause: String,
+    },
     /// How the tasks do; for people and status, several times a second.
     Progress(Box<Progress>),
 }

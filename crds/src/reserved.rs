@@ -86,6 +86,5 @@ pub const CLUSTER_FIELDS: &[&str] = &[
     "spec.upgrade",
     "spec.taskManager",
     "spec.ttlAfterFinished",
-    "spec.failureDetection",
     "spec.checkpoint.onDelete",
 ];

@@ -142,14 +142,16 @@ impl Sheet {
         }
     }
 
-    /// For the registry.
+    /// For the registry; without those that have no value.
     pub fn into_families(self) -> Vec<MetricFamily> {
         let families = self.families.into_values();
         let families = families.flat_map(|family| match family {
             Family::Counter(family) => family.collect(),
             Family::Gauge(family) => family.collect(),
         });
-        families.collect()
+        families
+            .filter(|family| !family.get_metric().is_empty())
+            .collect()
     }
 }
 

@@ -28,7 +28,7 @@ use crate::exchange::{AttemptExchange, Outlet, Report};
 use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
 use crate::pace::Pace;
-use crate::progress::{TaskProgress, combine};
+use crate::progress::{TaskProgress, Times, combine};
 use crate::registry;
 use crate::task::{Reader, TaskShell};
 use crate::upload::with_causes;
@@ -107,7 +107,7 @@ pub struct Attempt {
     inboxes: BTreeMap<TaskId, Arc<Inbox>>,
     exchange: Option<Arc<AttemptExchange>>,
     source_tasks: Vec<TaskId>,
-    progress: Vec<Arc<TaskProgress>>,
+    progress: Vec<(TaskId, Arc<TaskProgress>)>,
     starting: Option<tokio::task::JoinHandle<()>>,
     threads: Arc<Mutex<Threads>>,
     publishing: Publishing,
@@ -174,7 +174,9 @@ impl Attempt {
         }
         let sources = shells.iter().filter(|it| it.progress.source().is_some());
         let source_tasks = sources.map(|it| it.core.id()).collect();
-        let progress = shells.iter().map(|it| Arc::clone(&it.progress)).collect();
+        let progress = shells.iter();
+        let progress = progress.map(|it| (it.core.id(), Arc::clone(&it.progress)));
+        let progress = progress.collect();
         let publishing = Publishing {
             publishers: Arc::new(publishers),
             staged,
@@ -250,7 +252,13 @@ impl Attempt {
 
     /// How its tasks do.
     pub fn progress(&self) -> Progress {
-        combine(self.progress.iter().map(AsRef::as_ref))
+        combine(self.progress.iter().map(|(_, progress)| &**progress))
+    }
+
+    /// Where its tasks' time went.
+    pub fn times(&self) -> Vec<(TaskId, Times)> {
+        let times = |(id, progress): &(TaskId, Arc<TaskProgress>)| (*id, progress.times());
+        self.progress.iter().map(times).collect()
     }
 
     /// The publishing half.
@@ -316,10 +324,10 @@ fn exchange_of(
         let Some(events) = events.upgrade() else {
             return;
         };
-        let event = Event::Failed {
-            task: None,
+        let event = Event::ChannelBroke {
+            sender: broken.channel.sender,
+            receiver: broken.channel.receiver,
             cause: broken.to_string(),
-            retry: true,
         };
         runtime.spawn(async move { events.send(event).await });
     });

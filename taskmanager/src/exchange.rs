@@ -7,7 +7,8 @@
 //! [`AttemptExchange::open`] for every output channel whose receiver is elsewhere.
 //!
 //! Invariant B1: memory is bounded by construction. One channel holds at most
-//! * at the sender: [`Config::queue_bytes`] and one batch of a task, as columns, and one frame,
+//! * at the sender: [`Config::queue_bytes`] and two batches of a task, as columns (one that reached
+//!   that limit, one that is being cut), and one frame,
 //! * at the receiver: [`Config::window_bytes`], and if a frame is larger than that, the frame,
 //!
 //! and one connection the HTTP/2 windows of both ends. Rows need credit; barriers, watermarks, idle

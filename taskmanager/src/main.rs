@@ -11,9 +11,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use prometheus::Registry;
 use streamforge_core::messages::TaskManagerId;
+use streamforge_proto::metrics::http;
 use streamforge_proto::tls::Tls;
 use streamforge_taskmanager::exchange::{Config as ExchangeConfig, Exchange};
+use streamforge_taskmanager::metrics::Metrics;
 use streamforge_taskmanager::session::{self, SessionConfig};
 use tracing_subscriber::EnvFilter;
 
@@ -49,6 +52,9 @@ struct Args {
     /// Folder with one folder per secret and in it one file per key
     #[arg(long, value_name = "DIR")]
     secrets: Option<PathBuf>,
+    /// Address to show /metrics, /livez and /readyz at
+    #[arg(long, value_name = "ADDR")]
+    metrics_listen: Option<SocketAddr>,
     /// Certificate of the authority; with it everything is mutual TLS, and plaintext is refused
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     tls_ca: Option<PathBuf>,
@@ -103,6 +109,8 @@ fn run(args: Args) -> Result<String> {
         Some(host) => format!("{host}:{}", bound.port()),
         None => bound.to_string(),
     };
+    let metrics = Metrics::default();
+    metrics.watch_exchange(exchange.totals());
     // The standard hasher's keys are the system's randomness.
     let nonce = RandomState::new().hash_one(std::process::id());
     let config = SessionConfig {
@@ -115,6 +123,7 @@ fn run(args: Args) -> Result<String> {
         exchange_address,
         tls,
         secrets: args.secrets,
+        metrics: metrics.clone(),
     };
     let data = tokio::runtime::Builder::new_multi_thread()
         .thread_name("data")
@@ -127,10 +136,22 @@ fn run(args: Args) -> Result<String> {
         .enable_all()
         .build()
         .context("start the control thread")?;
+    if let Some(listen) = args.metrics_listen {
+        control.block_on(show_metrics(listen, metrics))?;
+    }
     let session = session::run(config, Arc::new(exchange), data.handle().clone());
     let ended = control.block_on(async { tokio::spawn(session).await });
     data.shutdown_timeout(END_WITHIN);
     Ok(ended.context("the session's task")??)
+}
+
+async fn show_metrics(listen: SocketAddr, metrics: Metrics) -> Result<()> {
+    let registry = Registry::new();
+    registry.register(Box::new(metrics.clone()))?;
+    let ready: http::Ready = Arc::new(move || metrics.readiness());
+    let address = http::serve(listen, registry, ready).await?;
+    tracing::info!(%address, "metrics");
+    Ok(())
 }
 
 /// The process that started this one may be killed at any time.

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use streamforge_connectors::registry::Surroundings;
 use streamforge_core::ids::SlotId;
@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::attempt::{Attempt, Error, Prepared};
 use crate::exchange::Exchange;
 use crate::inbox::Control;
+use crate::metrics::Metrics;
 use crate::upload::with_causes;
 
 /// How often progress is told.
@@ -45,6 +46,8 @@ pub struct Context {
     pub terminal: Option<bool>,
     /// Sinks whose lost Kafka marker was accepted by a person.
     pub accept_lost_markers: Vec<String>,
+    /// Hears how tasks do.
+    pub metrics: Metrics,
 }
 
 impl Context {
@@ -232,7 +235,9 @@ impl Manager {
         let of = stamp.clone();
         let loading = tokio::spawn(async move {
             none_is_ending(ending_n).await;
+            let began = Instant::now();
             let prepared = Attempt::prepare(&context, of.clone(), deployment, events).await;
+            context.metrics.on_restored(began.elapsed());
             let _ = loaded.send((of, prepared)).await;
         });
         self.loading = Some((stamp, loading));
@@ -263,9 +268,12 @@ impl Manager {
 
     fn tell_progress(&self) {
         if let Some(attempt) = self.attempt.as_ref().filter(|it| it.is_running()) {
-            let progress = Event::Progress(Box::new(attempt.progress()));
+            let (stamp, progress) = (attempt.stamp(), attempt.progress());
+            let metrics = &self.context.metrics;
+            metrics.on_progress(&stamp, progress.clone(), attempt.times());
             // A full queue means that newer progress is on its way anyway.
-            let _ = self.events.try_send((attempt.stamp(), progress));
+            let progress = Event::Progress(Box::new(progress));
+            let _ = self.events.try_send((stamp, progress));
         }
     }
 }

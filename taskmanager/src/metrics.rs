@@ -6,9 +6,9 @@
 
 pub mod store_calls;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -159,6 +159,7 @@ struct Inner {
     descriptions: OnceLock<Vec<Desc>>,
     latest: Mutex<Latest>,
     restore_us: AtomicU64,
+    welcome: AtomicBool,
     exchange: OnceLock<Arc<Totals>>,
     store: OnceLock<Arc<StoreCalls>>,
 }
@@ -178,9 +179,27 @@ impl Metrics {
         };
     }
 
-    /// An attempt was loaded in so many microseconds.
-    pub fn on_restored(&self, restore_us: u64) {
+    /// An attempt was loaded in so long.
+    pub fn on_restored(&self, took: Duration) {
+        let restore_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.0.restore_us.store(restore_us, Ordering::Relaxed);
+    }
+
+    /// A coordinator has told what this task manager needs to know: it is ready for tasks.
+    pub fn on_welcome(&self) {
+        self.0.welcome.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the process can do its work; if not, why, for people.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn readiness(&self) -> Result<(), String> {
+        if self.0.welcome.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err("no coordinator has been reached yet".to_owned())
+        }
     }
 
     /// The exchange, once.

@@ -12,6 +12,8 @@
 mod alone;
 mod conversation;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,6 +29,8 @@ use tokio::time::Instant;
 
 use crate::exchange::Exchange;
 use crate::manager::{Context, Manager, Request};
+use crate::metrics::Metrics;
+use crate::metrics::store_calls::CountedStore;
 use alone::Loneliness;
 use conversation::{Conversation, Over};
 
@@ -60,6 +64,8 @@ pub struct SessionConfig {
     pub tls: Option<Tls>,
     /// Folder of secrets.
     pub secrets: Option<PathBuf>,
+    /// Hears how tasks do.
+    pub metrics: Metrics,
 }
 
 /// Why a task manager ends before its job does.
@@ -230,9 +236,14 @@ impl Session {
             uri: uri.clone(),
             reason,
         })?;
+        let store = Arc::new(CountedStore::new(store));
+        let metrics = self.config.metrics.clone();
+        metrics.watch_store(store.calls());
+        metrics.on_welcome();
         let context = Context {
             me: self.config.me.clone(),
             store,
+            metrics,
             exchange: Some(Arc::clone(&self.exchange)),
             secrets: self.config.secrets.clone(),
             terminal: Some(false),

@@ -128,14 +128,19 @@ impl TaskShell {
             .as_ref()
             .map(|reader| reader.reader.read_units());
         self.progress.update(&self.core, read);
+        self.progress.on_running(self.clock.now_us());
         let health = self.reader.as_ref().map(|reader| reader.reader.health());
-        self.progress.on_trouble(health.and_then(|health| health.trouble));
+        self.progress
+            .on_trouble(health.and_then(|health| health.trouble));
     }
 
     fn step_channels(&mut self) -> Result<Flow, Error> {
         let core = &self.core;
         let next = self.inbox.next(|channel| core.takes(channel), QUIET);
+        let waited_since_us = self.step_began_us;
         self.step_began_us = self.clock.now_us();
+        let idle_us = self.step_began_us.saturating_sub(waited_since_us);
+        self.progress.on_idle(idle_us);
         match next {
             Next::Cancelled => return Ok(Flow::Over),
             Next::Nothing => self.core.on_quiet()?,
@@ -267,9 +272,11 @@ impl TaskShell {
     /// Waits until something is said to this task, at most `patience`.
     fn wait(&self, patience: Duration) {
         let inbox = &self.inbox;
+        let since_us = self.clock.now_us();
         self.runtime.block_on(async {
             let _ = tokio::time::timeout(patience, inbox.notify.notified()).await;
         });
+        self.progress.on_idle(self.clock.now_us() - since_us);
     }
 
     /// Performs what the core asked for, in order.
@@ -322,10 +329,14 @@ impl TaskShell {
     }
 
     fn send(&self, edge: usize, to: SubtaskIdx, element: Element) -> Flow {
-        match self.routes.get(&edge).and_then(|route| route.get(&to)) {
+        let since_us = self.clock.now_us();
+        let flow = match self.routes.get(&edge).and_then(|route| route.get(&to)) {
             Some(outlet) if outlet.push(element) => Flow::GoOn,
             _ => Flow::Over,
-        }
+        };
+        let blocked_us = self.clock.now_us() - since_us;
+        self.progress.on_blocked(blocked_us);
+        flow
     }
 
     fn write(&mut self, operator: usize, batch: StreamBatch) -> Result<(), Error> {

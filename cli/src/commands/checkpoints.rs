@@ -1,7 +1,5 @@
 //! `streamforge checkpoints`: what a store holds.
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, Result};
 use chrono::{DateTime, SecondsFormat};
 use streamforge_core::manifest::{Manifest, SplitProgress};
@@ -9,16 +7,18 @@ use streamforge_core::manifest::{Manifest, SplitProgress};
 use super::{block_on, open_history, print};
 use crate::args::{CheckpointsArgs, CheckpointsCommand, TableOrData};
 use crate::exit::Outcome;
+use crate::store::StorePlace;
 use crate::table::Table;
 
 /// Runs the command.
 pub fn run(args: &CheckpointsArgs) -> Result<Outcome> {
-    let store: &PathBuf = args
+    let given = args
         .store
         .as_ref()
         .context("say which store with --store PATH, as in --store .streamforge/<name>")?;
+    let store = StorePlace::given(given, None, None)?;
     let manifests = block_on(async {
-        let history = open_history(store).await?;
+        let history = open_history(&store).await?;
         let mut manifests = Vec::new();
         for named in history.retained() {
             manifests.push((named.clone(), history.manifest(named.id).await));
@@ -37,8 +37,8 @@ pub fn run(args: &CheckpointsArgs) -> Result<Outcome> {
                 .find(|(named, _)| named.id.get() == id),
         };
         let (_, manifest) = found.with_context(|| match id {
-            Some(id) => format!("{} keeps no checkpoint {id}", store.display()),
-            None => format!("{} keeps no checkpoint yet", store.display()),
+            Some(id) => format!("{store} keeps no checkpoint {id}"),
+            None => format!("{store} keeps no checkpoint yet"),
         })?;
         let manifest = manifest?;
         return match args.output {

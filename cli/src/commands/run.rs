@@ -16,12 +16,15 @@ use streamforge_host::{
 };
 use streamforge_store::ObjectStore;
 use streamforge_taskmanager::manager;
+use streamforge_taskmanager::metrics::Metrics;
+use streamforge_taskmanager::metrics::store_calls::CountedStore;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{ProgressMode, RunArgs};
 use crate::document::{self, Document};
 use crate::exit::{ABORTED, Outcome};
 use crate::hosting::Hosting;
+use crate::metrics;
 use crate::progress::{Meter, log_line, view};
 use crate::screen::Screen;
 use crate::store::StorePlace;
@@ -130,8 +133,15 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
         address: format!("pid {}", std::process::id()),
         rewind_to: args.rewind_to.map(CheckpointId::from_stored),
     };
-    let (handle, tasks) = start(args, config, store, hosting);
+    let store = Arc::new(CountedStore::new(store));
+    let metrics = Metrics::default();
+    metrics.watch_store(store.calls());
+    let (handle, tasks) = start(args, config, store, hosting, metrics.clone());
     stop_on_signals(&handle, &shown.screen)?;
+    if let Some(listen) = args.metrics_listen {
+        let address = metrics::serve(listen, &loaded.name, handle.status(), metrics).await?;
+        tracing::info!(%address, "metrics");
+    }
     let view = tokio::spawn(show(handle.status(), shown.clone(), loaded.name.clone()));
     let outcome = handle.outcome().await;
     view.abort();
@@ -162,6 +172,7 @@ fn start(
     config: JobConfig,
     store: Arc<dyn ObjectStore>,
     hosting: Hosting,
+    metrics: Metrics,
 ) -> (JobHandle, Tasks) {
     match hosting {
         Hosting::Here => {
@@ -173,6 +184,7 @@ fn start(
                 secrets: args.place.secrets.clone(),
                 terminal: None,
                 accept_lost_markers: args.accept_lost_marker.clone(),
+                metrics,
             };
             let tasks = tokio::spawn(manager::run(context, theirs.commands, theirs.events));
             let handle = streamforge_host::start(config, store, ours);

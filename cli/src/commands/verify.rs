@@ -1,25 +1,24 @@
 //! `streamforge verify`: the oracle, applied to the store and the files of a finished job.
 
-use std::sync::Arc;
-
 use anyhow::{Result, bail};
 use serde_json::json;
 use streamforge_core::frame::LATE_LOG;
 use streamforge_core::manifest::Manifest;
 use streamforge_host::history::History;
-use streamforge_store::{FolderStore, ObjectStore as _};
+use streamforge_taskmanager::connectors::registry::Surroundings;
 
 use super::{block_on, open_history, print};
 use crate::args::{TextOrJson, VerifyArgs};
 use crate::document;
 use crate::exit::Outcome;
+use crate::store::StorePlace;
 use crate::verify::{Finished, Verdict, verify};
 
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<Outcome> {
     let document = document::open(&args.document, &[])?;
     let loaded = &document.loaded;
-    let root = super::run::store_path(args.place.store.as_deref(), &loaded.spec, &loaded.name)?;
+    let place = StorePlace::of_job(&args.place, &loaded.spec, &loaded.name)?;
     let graph = streamforge_plan::plan(loaded);
     if !graph.bounded {
         bail!(
@@ -28,14 +27,14 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
         );
     }
     let verdict = block_on(async {
-        let history = open_history(&root).await?;
+        let history = open_history(&place).await?;
         if !history.head.finished {
             bail!(
                 "verify {}: it has not finished; run it to its end first",
                 loaded.name
             );
         }
-        let store = Arc::new(FolderStore::open_read_only(&root)?);
+        let store = place.open_read_only().await?;
         let ran = history.plan(&history.head.plan).await?;
         if ran.graph != graph {
             eprintln!("note: the document is not the one that ran; what it says now is verified");
@@ -61,6 +60,11 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
             job: &history.head.job,
             manifests: &manifests,
             late_log: &late_log,
+            surroundings: Surroundings {
+                store: store.clone(),
+                secrets: args.place.secrets.clone(),
+                accept_lost_markers: Vec::new(),
+            },
         };
         verify(&finished).await
     })?;

@@ -10,18 +10,22 @@ use anyhow::{Context as _, Result, bail};
 use streamforge_core::job_graph::{Operator, OperatorKind, SourceSpec};
 use streamforge_core::manifest::{Manifest, SplitState};
 use streamforge_taskmanager::connectors::files::source::ReaderPlace;
-use streamforge_taskmanager::connectors::registry;
+use streamforge_taskmanager::connectors::registry::{self, Surroundings};
 use streamforge_taskmanager::engine::batch::StreamBatch;
 use streamforge_taskmanager::engine::source::{SourceBatch, SourceEvent};
 
 use super::oracle::Oracle;
 
 /// Hands all rows of all sources to the oracle.
-pub async fn read_all(oracle: &mut Oracle<'_>, newest: &Manifest) -> Result<()> {
+pub async fn read_all(
+    oracle: &mut Oracle<'_>,
+    newest: &Manifest,
+    surroundings: &Surroundings,
+) -> Result<()> {
     let operators: Vec<&Operator> = oracle.nodes().iter().map(|node| node.operator).collect();
     for (idx, operator) in operators.into_iter().enumerate() {
         if let OperatorKind::Source(spec) = &operator.kind {
-            read_source(oracle, idx, (operator, spec, newest))
+            read_source(oracle, idx, (operator, spec, newest), surroundings)
                 .await
                 .with_context(|| format!("read the input of `{}`", operator.node))?;
         }
@@ -33,20 +37,30 @@ async fn read_source(
     oracle: &mut Oracle<'_>,
     idx: usize,
     (operator, spec, newest): (&Operator, &SourceSpec, &Manifest),
+    surroundings: &Surroundings,
 ) -> Result<()> {
-    let splits = registry::open_enumerator(operator, spec)?.list().await?;
     let read = newest
         .sources
         .get(&operator.uid)
         .map(Vec::as_slice)
         .unwrap_or_default();
-    check_same(&splits, read)?;
+    let splits = match registry::rewound(spec, read)? {
+        Some(splits) => splits,
+        None => {
+            let listed = registry::open_enumerator(operator, spec, surroundings)?
+                .list()
+                .await?;
+            check_same(&listed, read)?;
+            listed
+        }
+    };
     let place = ReaderPlace {
         subtask: 0,
         parallelism: 1,
         known: splits.clone(),
+        job: None,
     };
-    let mut reader = registry::open_reader(operator, spec, place)?;
+    let mut reader = registry::open_reader(operator, spec, place, surroundings)?;
     reader.assign(splits).await?;
     loop {
         match reader.next().await? {
@@ -66,7 +80,9 @@ async fn read_source(
             }
             SourceEvent::Ended => return Ok(()),
             SourceEvent::Waiting => bail!("a bounded source has nothing and does not end"),
-            SourceEvent::SplitEnded(_)
+            // A reader of Kafka waits for what is under way.
+            SourceEvent::Quiet
+            | SourceEvent::SplitEnded(_)
             | SourceEvent::NothingNew(_)
             | SourceEvent::Discovered(_) => {}
         }

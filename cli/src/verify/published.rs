@@ -13,8 +13,10 @@ use streamforge_core::job_graph::{ChangelogMode, Column, Format, SinkSpec};
 
 use super::cell::{Cell, cells};
 
+pub mod bucket;
 mod csv;
 mod json;
+pub mod topic;
 mod value;
 
 /// Folder of staged, unpublished files.
@@ -47,10 +49,11 @@ impl<'a> Published<'a> {
     /// Of a sink of the kind `file`.
     pub fn new(spec: &'a SinkSpec, prefix: String) -> Result<Self> {
         let config = &spec.connector.config;
+        // What a topic holds is fetched to a folder that is named later.
         let path = config
             .get("path")
             .and_then(|path| path.as_str())
-            .context("a sink without path")?;
+            .unwrap_or_default();
         let partition_by = config.get("partitionBy").and_then(|list| list.as_array());
         let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
         Ok(Self {
@@ -62,7 +65,7 @@ impl<'a> Published<'a> {
                 .flatten()
                 .filter_map(text)
                 .collect(),
-            format: spec.format.as_ref().context("a file sink without format")?,
+            format: spec.format.as_ref().context("a sink without format")?,
             changelog: spec.changelog,
         })
     }

@@ -421,7 +421,7 @@ impl Task {
             SourceEvent::SplitEnded(split) => self.core.on_split_ended(operator, &split),
             SourceEvent::NothingNew(split) => self.core.on_nothing_new(operator, &split),
             SourceEvent::Discovered(split) => self.core.on_discovered(operator, split),
-            SourceEvent::Waiting => self.core.on_quiet(),
+            SourceEvent::Waiting | SourceEvent::Quiet => self.core.on_quiet(),
             SourceEvent::Ended => {
                 self.reading = false;
                 self.core.on_source_ended(operator)

@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 
 use streamforge_core::ids::CheckpointId;
-use streamforge_core::manifest::CheckpointKind;
-use streamforge_core::messages::{Command, RunningAttempt, Stamp, TaskManagerId};
+use streamforge_core::manifest::{CheckpointKind, Head, Plan};
+use streamforge_core::messages::{Command, Deployment, RunningAttempt, Stamp, TaskManagerId};
 
 use crate::attempt::Attempt;
 use crate::coordinator::Coordinator;
@@ -92,6 +92,9 @@ impl Coordinator {
             if let Some(cause) = &running.failed {
                 return Evidence::Over(format!("task manager {id}: {cause}"));
             }
+            if !self.is_as_the_head_says(running) {
+                return Evidence::Over(format!("task manager {id} runs another plan or table"));
+            }
             if !running.started {
                 return Evidence::Over(format!("on task manager {id} it has not begun to read"));
             }
@@ -120,6 +123,26 @@ impl Coordinator {
             };
         }
         Evidence::Whole(Box::new(running.clone()), ended)
+    }
+
+    /// What runs must be what the head describes: plan, table and parallelism.
+    fn is_as_the_head_says(&self, running: &RunningAttempt) -> bool {
+        let Deployment {
+            graph,
+            parallelism,
+            assignment,
+            ..
+        } = &running.deployment;
+        let hash = |head: &Head| {
+            let plan = Plan {
+                graph: graph.clone(),
+                document: String::new(),
+            };
+            plan.hash() == head.plan_hash
+        };
+        self.head.head().is_some_and(|head| {
+            head.parallelism == *parallelism && head.assignment == *assignment && hash(head)
+        })
     }
 
     fn adopt(&mut self, running: &RunningAttempt, ended: BTreeSet<streamforge_core::ids::TaskId>) {

@@ -108,11 +108,42 @@ impl Coordinator {
         let gathered = self
             .gather_until_ms
             .is_none_or(|until_ms| until_ms <= self.now_ms);
-        if self.members.slots_n() < wanted && !(self.may_run_smaller && gathered) {
+        if self.slots_n() < wanted && !(self.may_run_smaller && gathered) {
             return None;
         }
-        let slots = self.members.iter().map(|(id, it)| (id, it.slots));
-        place(&slots.collect(), wanted, &self.places)
+        place(&self.slots(), wanted, &self.places)
+    }
+
+    /// The slots of those who may run tasks now. If that is nobody, of all.
+    fn slots(&self) -> BTreeMap<&TaskManagerId, u32> {
+        let all = self.members.iter().map(|(id, it)| (id, it.slots));
+        let may = |(id, _): &(&TaskManagerId, u32)| !self.channels.excludes(self.now_ms, id);
+        let (allowed, excluded): (Vec<_>, Vec<_>) = all.partition(may);
+        let slots = if allowed.is_empty() {
+            excluded
+        } else {
+            allowed
+        };
+        slots.into_iter().collect()
+    }
+
+    fn slots_n(&self) -> u32 {
+        self.slots().into_values().fold(0, u32::saturating_add)
+    }
+
+    /// A channel broke. If neither of its task managers turns out to be lost, the two cannot reach
+    /// each other, and when that happens again one of them loses its place (B2).
+    pub(crate) fn on_channel_broke(
+        &mut self,
+        sender: SubtaskIdx,
+        receiver: SubtaskIdx,
+        cause: &str,
+    ) {
+        let place = |idx| self.attempt.as_ref().and_then(|it| it.places.get(&idx));
+        if let (Some(one), Some(other)) = (place(sender), place(receiver)) {
+            self.channels.on_broke(self.now_ms, one, other);
+        }
+        self.on_failed(cause, true);
     }
 
     /// The head names an epoch of which nothing has been sent: begin it, if enough are there.
@@ -135,7 +166,7 @@ impl Coordinator {
     }
 
     fn note_waiting(&mut self) {
-        let (slots_n, wanted_n) = (self.members.slots_n(), self.config.parallelism);
+        let (slots_n, wanted_n) = (self.slots_n(), self.config.parallelism);
         let waits_for = format!("slots for {wanted_n} subtasks, task managers offer {slots_n}");
         if self.status.waits_for.as_ref() != Some(&waits_for) {
             self.status.waits_for = Some(waits_for);
@@ -290,6 +321,7 @@ impl Coordinator {
             task_manager,
             cause: text,
         });
+        self.channels.on_lost(id);
         self.put_off_growing();
         let runs = |attempt: &Attempt| attempt.places.values().any(|it| it == id);
         if self.attempt.as_ref().is_some_and(runs) {
@@ -330,7 +362,7 @@ impl Coordinator {
         let just_committed = std::mem::take(&mut self.just_committed);
         let Some(attempt) = &self.attempt else { return };
         let from = attempt.parallelism;
-        let to = self.config.parallelism.min(self.members.slots_n());
+        let to = self.config.parallelism.min(self.slots_n());
         if !just_committed
             || self.phase != Phase::Running
             || self.in_flight.is_some()

@@ -12,6 +12,7 @@ use streamforge_core::manifest::{Head, Manifest, Plan};
 use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManagerId};
 
 use crate::attempt::Attempt;
+use crate::channels::Channels;
 use crate::checkpoint::{Committing, InFlight};
 use crate::config::Config;
 use crate::decision::{Decision, Outcome, Report};
@@ -84,6 +85,8 @@ pub struct Coordinator {
     /// Until when a lost task manager belongs to the loss before it.
     pub(crate) incident_until_ms: u64,
     pub(crate) same_incident: bool,
+    /// Channels that broke although both sessions live, and who has no place because of them.
+    pub(crate) channels: Channels,
     /// Not before this the job goes back to all its subtasks.
     pub(crate) grow_at_ms: u64,
     pub(crate) grow_wait_ms: u64,
@@ -139,6 +142,7 @@ impl Coordinator {
             adopt_until_ms: None,
             may_run_smaller: false,
             gather_until_ms: None,
+            channels: Channels::default(),
             incident_until_ms: 0,
             same_incident: false,
             grow_at_ms: 0,
@@ -189,6 +193,10 @@ impl Coordinator {
                     self.on_task_manager_lost(&task_manager, &cause);
                 }
             }
+            Input::TaskManagersEnded => {
+                let cause = "the task manager has ended, and no other will come".to_owned();
+                self.fail(Error::Job { cause });
+            }
             Input::Stop => self.on_stop(),
         }
         self.go_on();
@@ -237,10 +245,19 @@ impl Coordinator {
             let cause = format!("it has said nothing for {silence_ms_max} ms");
             self.on_task_manager_lost(&silent, &cause);
         }
-        self.adopt_if_whole();
+        if self.adopt_until_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
+            self.adopt_if_whole();
+        }
     }
 
     fn on_registered(&mut self, id: TaskManagerId, registration: Registration) {
+        if let (Some(head), Some(runs)) = (self.head.head(), &registration.runs)
+            && runs.stamp.job == head.job
+            && runs.stamp.generation > head.generation
+        {
+            let (theirs, ours) = (runs.stamp.generation, head.generation);
+            return self.fail(Error::Fenced { theirs, ours });
+        }
         let slots_n = registration.slots;
         if self.members.slots_n() == 0 {
             self.gather_until_ms = Some(self.now_ms + self.config.members.gather_ms);
@@ -384,6 +401,7 @@ impl Coordinator {
             Event::Prepared { .. }
             | Event::Published { .. }
             | Event::PublishFailed { .. }
+            | Event::ChannelBroke { .. }
             | Event::Progress(_) => None,
         };
         let places = &attempt.places;
@@ -416,6 +434,11 @@ impl Coordinator {
                     task.map_or_else(|| cause.clone(), |task| format!("task {task}: {cause}"));
                 self.on_failed(&cause, retry);
             }
+            Event::ChannelBroke {
+                sender,
+                receiver,
+                cause,
+            } => self.on_channel_broke(sender, receiver, &cause),
             Event::Progress(progress) => self.on_progress(from.clone(), *progress),
         }
     }

@@ -29,6 +29,8 @@ pub enum Input {
         /// How it was noticed, for people.
         cause: String,
     },
+    /// No task manager is left, and none will come: the only one was in this process.
+    TaskManagersEnded,
     /// A person or the system wants the job to stop, with a checkpoint.
     Stop,
 }

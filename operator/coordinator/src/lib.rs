@@ -10,6 +10,7 @@
 //! * [`head`]: the head swap is the commit point, serial, with read-back (C2, C4, C5).
 //! * `start`: takeover, restore, refusal of what must not be restored (C7).
 //! * `members` and `placement`: who is there, and who runs what (K2).
+//! * `channels`: who loses its place when two cannot reach each other (B2).
 //! * `adoption`: an attempt that outlived its coordinator goes on (F1).
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
@@ -19,6 +20,7 @@
 
 mod adoption;
 mod attempt;
+mod channels;
 mod checkpoint;
 pub mod compatibility;
 mod config;

@@ -157,7 +157,7 @@ impl<T: TaskManagers> Host<T> {
                 },
                 news = self.task_managers.recv(), if connected => match news {
                     Some(news) => input_of(news),
-                    None => { connected = false; continue; }
+                    None => { connected = false; Input::TaskManagersEnded }
                 },
                 asked = stop.recv(), if stop_open => match asked {
                     Some(()) => Input::Stop,

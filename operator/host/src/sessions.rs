@@ -248,12 +248,12 @@ impl TaskManagers for Sessions {
             told.collect::<Vec<_>>()
         };
         // They close the stream when they have heard; a frozen one is not waited for.
-        let closed = futures_closed(waiting);
+        let closed = all_closed(waiting);
         let _in_time = tokio::time::timeout(LAST_WORDS, closed).await;
     }
 }
 
-async fn futures_closed(links: Vec<mpsc::Sender<v1::ToTaskManager>>) {
+async fn all_closed(links: Vec<mpsc::Sender<v1::ToTaskManager>>) {
     for link in links {
         link.closed().await;
     }

@@ -291,6 +291,15 @@ pub fn to_event(stamp: Stamp, event: Event) -> v1::TaskEvent {
             cause,
             retry,
         }),
+        Event::ChannelBroke {
+            sender,
+            receiver,
+            cause,
+        } => EventWhat::ChannelBroke(v1::ChannelBroke {
+            sender: sender.0,
+            receiver: receiver.0,
+            cause,
+        }),
         Event::Progress(progress) => EventWhat::Progress(v1::Progress {
             progress: payload(&*progress),
         }),
@@ -334,6 +343,11 @@ pub fn from_event(event: v1::TaskEvent) -> Result<(Stamp, Event), Error> {
             task: failed.task.as_ref().map(from_task),
             cause: failed.cause,
             retry: failed.retry,
+        },
+        EventWhat::ChannelBroke(broke) => Event::ChannelBroke {
+            sender: SubtaskIdx(broke.sender),
+            receiver: SubtaskIdx(broke.receiver),
+            cause: broke.cause,
         },
         EventWhat::Progress(progress) => Event::Progress(open("progress", progress.progress)?),
     };

@@ -38,7 +38,7 @@ impl Place {
                 Err(e) => return Err(Error::from_io("create temporary folder", folder, e)),
             }
         }
-        unreachable_number(&all)
+        no_number_left(&all)
     }
 
     fn lock(folder: PathBuf) -> Result<Self> {
@@ -78,7 +78,7 @@ fn open_lock(path: &Path) -> std::io::Result<File> {
         .open(path)
 }
 
-fn unreachable_number(all: &Path) -> Result<Place> {
+fn no_number_left(all: &Path) -> Result<Place> {
     let source = std::io::Error::other("no number is free");
     Err(Error::from_io("create temporary folder", all, source))
 }

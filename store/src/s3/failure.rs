@@ -263,10 +263,12 @@ fn sort(status: u16, code: &str, message: &str) -> Failure {
     }
 }
 
-/// An error's causes in one line, without repetition; its own words are the SDK's and say little.
+/// An error's causes in one line, without repetition. Its own words are the SDK's ("dispatch failure")
+/// and say nothing where there is a cause.
 fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
+    let first = error.source().unwrap_or(error);
+    let mut text = first.to_string();
+    let mut source = first.source();
     while let Some(cause) = source {
         let words = cause.to_string();
         if !text.contains(&words) {

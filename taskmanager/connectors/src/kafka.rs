@@ -16,6 +16,7 @@ pub mod layout;
 pub mod lookup;
 pub mod marker;
 pub mod murmur2;
+pub mod output;
 pub mod publisher;
 pub mod reader;
 pub mod records;

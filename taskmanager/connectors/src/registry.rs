@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use streamforge_core::ids::{Epoch, Generation, JobId, OperatorUid};
-use streamforge_core::job_graph::{Connector, Delivery, Format, Operator, SinkSpec, SourceSpec};
+use streamforge_core::job_graph::{
+    ChangelogMode, Connector, Delivery, Format, Operator, SinkSpec, SourceSpec,
+};
 use streamforge_core::manifest::SplitState;
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::{Publisher, SinkWriter};
@@ -174,6 +176,29 @@ fn kafka_reader(
         group,
     };
     Ok(KafkaReader::new(spec, place))
+}
+
+/// Hands the value of every committed record of a Kafka sink's topic to `take`; `None`: it is no Kafka
+/// sink, or one whose rows replace each other. Blocks.
+pub fn read_topic(
+    spec: &SinkSpec,
+    secrets: Option<PathBuf>,
+    take: &mut dyn FnMut(Option<&[u8]>),
+) -> Result<Option<u64>, Error> {
+    if !is_readable_topic(spec) {
+        return Ok(None);
+    }
+    let config: kafka::config::SinkConfig = config(&spec.connector)?;
+    let place = LookupPlace {
+        access: config.access,
+        secrets,
+    };
+    kafka::output::read_committed(&place, &config.topic, take).map(Some)
+}
+
+/// Whether every record of the sink's topic is a row.
+pub fn is_readable_topic(spec: &SinkSpec) -> bool {
+    spec.connector.kind == "kafka" && spec.changelog != ChangelogMode::Upsert
 }
 
 fn csv_dialect(delimiter: char, null: Option<&String>) -> Result<CsvDialect, Error> {

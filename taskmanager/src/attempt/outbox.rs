@@ -84,6 +84,9 @@ impl Outbox {
                 let failed = (*task, cause.clone(), *retry);
                 state.failed.get_or_insert(failed);
             }
+            Event::ChannelBroke { cause, .. } => {
+                state.failed.get_or_insert((None, cause.clone(), true));
+            }
             Event::Prepared { .. }
             | Event::Ack(_)
             | Event::Declined { .. }

@@ -83,7 +83,10 @@ fn receivers_answer_to_a_join_reaches_the_senders_inbox_t6() {
     else {
         panic!("no answer");
     };
-    assert_eq!((edge, receiver, watermark), (3, SubtaskIdx(0), Watermark(95)));
+    assert_eq!(
+        (edge, receiver, watermark),
+        (3, SubtaskIdx(0), Watermark(95))
+    );
 }
 
 #[test]

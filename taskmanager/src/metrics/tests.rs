@@ -141,8 +141,15 @@ fn names_follow_the_conventions_of_prometheus() {
     for metric in DESCRIBED {
         let name = metric.name;
         assert!(name.starts_with("streamforge_"), "{name}");
-        assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
-        assert!(!name.contains("_ms") && !name.contains("_us"), "base units: {name}");
+        assert_eq!(
+            name.ends_with("_total"),
+            metric.kind == Kind::Counter,
+            "{name}"
+        );
+        assert!(
+            !name.contains("_ms") && !name.contains("_us"),
+            "base units: {name}"
+        );
         assert!(metric.help.ends_with('.'), "{name}");
     }
 }

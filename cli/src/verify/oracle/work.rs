@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use streamforge_core::job_graph::{Column, Expr, OperatorKind, Port, bad_columns, late_columns};
+use streamforge_taskmanager::connectors::registry::is_readable_topic;
 use streamforge_taskmanager::engine::evaluate::Evaluator;
 
 use super::super::aggregation::Aggregation;
@@ -102,7 +103,7 @@ pub(super) fn plan_work<'g>(
             Work::Final { partial: *partial }
         }
         OperatorKind::Sink(spec) => {
-            let readable = spec.connector.kind == "file";
+            let readable = spec.connector.kind == "file" || is_readable_topic(spec);
             Work::Sink(readable.then(|| Multiset::new(key_columns(node, nodes))))
         }
     })

@@ -111,7 +111,6 @@ fn note_cluster_fields(spec: &StreamJobSpec, places: &Places, notes: &mut Proble
         "spec.upgrade" => spec.upgrade.is_some(),
         "spec.taskManager" => spec.task_manager.is_some(),
         "spec.ttlAfterFinished" => spec.ttl_after_finished.is_some(),
-        "spec.failureDetection" => spec.failure_detection.is_some(),
         "spec.checkpoint.onDelete" => spec.checkpoint.on_delete != OnDelete::Delete,
         other => places.has(other),
     };

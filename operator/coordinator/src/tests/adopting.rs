@@ -297,11 +297,13 @@ fn attempt_is_over_when_one_of_its_task_managers_was_started_anew() {
 }
 
 #[test]
-fn attempt_that_failed_or_has_not_begun_to_read_is_not_adopted() {
+fn attempt_that_failed_has_not_begun_to_read_or_is_another_is_not_adopted() {
     type Change = fn(&mut RunningAttempt);
-    let changes: [Change; 2] = [
+    let changes: [Change; 4] = [
         |runs| runs.failed = Some("boom".to_owned()),
         |runs| runs.started = false,
+        |runs| runs.deployment.graph.stages.clear(),
+        |runs| runs.deployment.assignment = runs.deployment.assignment.rescaled(2),
     ];
     for change in changes {
         let old = running();
@@ -383,4 +385,18 @@ fn checkpoint_in_flight(rig: &mut Rig) {
         ack(rig, &stamp, of, n);
     }
     assert_eq!(rig.newest().id, n);
+}
+
+#[test]
+fn task_manager_of_a_newer_coordinator_tells_an_older_one_that_it_is_fenced_c5() {
+    let mut old = running();
+    let mut registration = runs(&old);
+    if let Some(runs) = &mut registration.runs {
+        runs.stamp.generation = runs.stamp.generation.next();
+    }
+
+    register(&mut old, &task_manager("c", 1), registration);
+
+    assert!(matches!(old.failure(), Error::Fenced { .. }));
+    assert_ne!(old.sent_names().last(), Some(&"cancel"));
 }

@@ -523,3 +523,37 @@ fn progress_of_all_task_managers_adds_up() {
         "a's newest and b's"
     );
 }
+
+#[test]
+fn job_whose_only_task_manager_ended_for_good_fails_and_says_why() {
+    let mut rig = Rig::run(config());
+    rig.lose(&local());
+
+    rig.feed(Input::TaskManagersEnded);
+
+    assert!(rig.failure().to_string().contains("task manager"));
+}
+
+#[test]
+fn pair_that_cannot_reach_each_other_does_not_use_the_restart_budget_up_b2() {
+    let mut rig = running(2);
+    checkpoint(&mut rig);
+    for _break in 0..2 {
+        let broke = Event::ChannelBroke {
+            sender: SubtaskIdx(0),
+            receiver: SubtaskIdx(2),
+            cause: "reset".to_owned(),
+        };
+        let stamp = rig.stamp();
+        rig.say_as(&a(), stamp, broke);
+        rig.wait(1_000);
+        prepare(&mut rig);
+        if rig.co.status().checkpoint.in_flight.is_some() {
+            ack(&mut rig);
+        }
+    }
+
+    assert!(!placed(&rig).contains(&c()), "one of the two has no place");
+    assert_eq!(placed(&rig).len(), 3);
+    assert_eq!(rig.outcome, None);
+}

@@ -194,7 +194,7 @@ async fn corrupt_checkpoint_is_refused_before_any_output_and_the_rewind_it_names
 }
 
 #[tokio::test]
-async fn task_manager_that_is_gone_uses_the_restart_budget_up() {
+async fn only_task_manager_that_is_gone_ends_the_job() {
     let store = MemoryStore::new();
     let (transport, end) = in_process();
     drop(end);

@@ -155,6 +155,11 @@ fn every_event_arrives_as_it_was_sent() {
             cause: reason,
             retry: true,
         },
+        Event::ChannelBroke {
+            sender: SubtaskIdx(1),
+            receiver: SubtaskIdx(2),
+            cause: "reset".to_owned(),
+        },
         Event::Progress(Box::new(progress)),
     ];
 

@@ -79,6 +79,11 @@ enum Field {
     },
 }
 
+/// Whether these bytes, which end with a newline, are one record and nothing more.
+pub fn is_one_record(buf: &[u8], delimiter: u8) -> bool {
+    split_record(buf, 0, delimiter, &mut Vec::new()) == Ok(buf.len())
+}
+
 /// Cuts the record at `pos` into fields; answers where the next record begins.
 fn split_record(
     buf: &[u8],

@@ -28,6 +28,19 @@ pub struct Trouble {
     pub reason: String,
 }
 
+impl Trouble {
+    /// Whether the broker refused the credentials.
+    pub fn means_credentials(&self) -> bool {
+        matches!(
+            self.code,
+            RDKafkaErrorCode::Authentication
+                | RDKafkaErrorCode::SaslAuthenticationFailed
+                | RDKafkaErrorCode::UnsupportedSASLMechanism
+                | RDKafkaErrorCode::IllegalSASLState
+        )
+    }
+}
+
 #[derive(Debug, Default)]
 struct Told {
     places: Option<Places>,
@@ -96,8 +109,19 @@ impl Ear {
         }
         self.disturbances_n.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(?code, reason, "kafka client");
-        let reason = reason.to_owned();
-        self.lock().trouble = Some(Trouble { code, reason });
+        let trouble = Trouble {
+            code,
+            reason: reason.to_owned(),
+        };
+        let mut told = self.lock();
+        // What follows from refused credentials must not hide them.
+        let known = told
+            .trouble
+            .as_ref()
+            .is_some_and(Trouble::means_credentials);
+        if !known || trouble.means_credentials() {
+            told.trouble = Some(trouble);
+        }
     }
 
     fn on_log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {

@@ -11,9 +11,15 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::client::{Context, Ear, Trouble};
+use super::client::{Context, Ear};
 use super::config::{ANSWER_TIMEOUT, Access};
 use streamforge_engine::error::Error as EngineError;
+
+/// How often is asked about a topic before it is believed to be missing.
+const MISSING_ASKED: u32 = 4;
+
+/// Pause between two such questions.
+const MISSING_PAUSE: Duration = Duration::from_millis(300);
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -112,16 +118,6 @@ impl LookupPlace {
     }
 }
 
-fn means_credentials(trouble: &Trouble) -> bool {
-    matches!(
-        trouble.code,
-        RDKafkaErrorCode::Authentication
-            | RDKafkaErrorCode::SaslAuthenticationFailed
-            | RDKafkaErrorCode::UnsupportedSASLMechanism
-            | RDKafkaErrorCode::IllegalSASLState
-    )
-}
-
 impl Lookup {
     /// A client of this cluster.
     pub fn open(access: &Access, secrets: Option<&Path>) -> Result<Self, EngineError> {
@@ -153,7 +149,7 @@ impl Lookup {
         let trouble = self.ear.take_trouble();
         if let Some(trouble) = trouble
             .as_ref()
-            .filter(|trouble| means_credentials(trouble))
+            .filter(|trouble| trouble.means_credentials())
         {
             let reason = trouble.reason.clone();
             return Error::Credentials { servers, reason };
@@ -219,8 +215,18 @@ impl Lookup {
         })
     }
 
-    /// One topic.
+    /// One topic. A broker that has just started may not know a topic yet: it is asked again.
     pub fn topic(&self, topic: &str) -> Result<TopicFacts, Error> {
+        for _ in 1..MISSING_ASKED {
+            match self.ask_topic(topic) {
+                Err(Error::NoSuchTopic { .. }) => std::thread::sleep(MISSING_PAUSE),
+                answer => return answer,
+            }
+        }
+        self.ask_topic(topic)
+    }
+
+    fn ask_topic(&self, topic: &str) -> Result<TopicFacts, Error> {
         let metadata = self
             .consumer
             .fetch_metadata(Some(topic), ANSWER_TIMEOUT)

@@ -17,6 +17,7 @@ use streamforge_core::manifest::{StagedInterval, StagedObject};
 use streamforge_engine::error::{Error, Recovery};
 use streamforge_engine::sink::{Publisher, SlotTakeOver};
 use streamforge_store::ObjectStore;
+use tokio::task::JoinError;
 
 use super::config::SinkConfig;
 use super::lookup::LookupPlace;
@@ -268,7 +269,10 @@ impl Inner {
     }
 
     fn failed(&self, error: transaction::Error) -> Error {
-        let retry = !matches!(error, transaction::Error::TimeoutTooLong { .. });
+        let retry = !matches!(
+            error,
+            transaction::Error::TimeoutTooLong { .. } | transaction::Error::Foreign { .. }
+        );
         failed(self.action(), retry, error)
     }
 
@@ -278,17 +282,19 @@ impl Inner {
         if slot.committed.is_none_or(|at| at.elapsed() < after) {
             return;
         }
-        let Some(producer) = &mut slot.producer else {
+        let Some(mut producer) = slot.producer.take() else {
             return;
         };
         let Some(marker) = producer.marker() else {
             return;
         };
         match producer.commit(&[], marker.by(self.author()), &*self.watch) {
-            Ok(()) => slot.committed = Some(Instant::now()),
+            Ok(()) => {
+                slot.committed = Some(Instant::now());
+                slot.producer = Some(producer);
+            }
             Err(error) => {
                 tracing::warn!(%error, "an idle slot's marker could not be written again");
-                slot.producer = None;
             }
         }
     }
@@ -512,28 +518,32 @@ impl Inner {
             let records = staged::decode(&found.bytes)
                 .map_err(|error| failed(format!("read staged object {key}"), false, error))?;
             let mut slot = lock(&mutex);
-            let Some(producer) = &mut slot.producer else {
+            // Out of the slot while it is at work: whatever ends this thread, what the producer knew
+            // before is not believed afterwards.
+            let Some(mut producer) = slot.producer.take() else {
                 let gone = transaction::Error::Fenced {
                     action: "write rows",
                     id: key,
                 };
                 return Err(inner.failed(gone));
             };
-            match producer.commit(&records, marker, &*inner.watch) {
-                Ok(()) => {
-                    slot.committed = Some(Instant::now());
-                    Ok(())
-                }
-                Err(error) => {
-                    slot.producer = None;
-                    Err(inner.failed(error))
-                }
-            }
+            producer
+                .commit(&records, marker, &*inner.watch)
+                .map_err(|error| inner.failed(error))?;
+            slot.committed = Some(Instant::now());
+            slot.producer = Some(producer);
+            Ok(())
         });
         written
             .await
             .unwrap_or_else(|error| Err(failed(self.action(), true, error)))
     }
+}
+
+/// Whether waiting may help: not after a defect of ours.
+fn may_pass(error: &Error) -> bool {
+    let is_panic = matches!(error, Error::Connector { source, .. } if source.is::<JoinError>());
+    error.recovery() == Recovery::Restart && !is_panic
 }
 
 /// How a take-over ended.
@@ -594,9 +604,7 @@ impl Publisher for KafkaPublisher {
         let began = Instant::now();
         loop {
             match self.try_take_over(slots).await {
-                Err(error)
-                    if error.recovery() == Recovery::Restart && began.elapsed() < PATIENCE =>
-                {
+                Err(error) if may_pass(&error) && began.elapsed() < PATIENCE => {
                     tracing::warn!(error = error.with_causes(), "waiting for kafka");
                     tokio::time::sleep(PAUSE).await;
                 }

@@ -12,7 +12,7 @@ use arrow::error::ArrowError;
 use memchr::{memchr, memchr_iter, memchr2};
 
 use crate::formats::builder::{ColumnBuilder, Values};
-use crate::formats::csv::record_end;
+use crate::formats::csv::is_one_record;
 use crate::formats::decoded::{Chunk, Column, Decoded, ROW_BYTES_MAX, Rows, raw_of, wanted_schema};
 use crate::formats::decoder::{Decoder, TextFormat};
 use crate::formats::fault::Fault;
@@ -189,14 +189,9 @@ impl Records {
                 }
             }
         } else {
-            let line = self.lines.get(start..).unwrap_or_default();
-            let ends_with_newline = value.ends_with(b"\n");
-            let whole = if ends_with_newline {
-                value.len()
-            } else {
-                line.len()
-            };
-            if record_end(line, self.delimiter) != Some(whole) {
+            let whole = value.len() + usize::from(!value.ends_with(b"\n"));
+            let line = self.lines.get(start..start + whole).unwrap_or_default();
+            if !is_one_record(line, self.delimiter) {
                 self.lines.truncate(start);
                 return self.set_aside(offset, Some(value), SEVERAL);
             }

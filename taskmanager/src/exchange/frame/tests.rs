@@ -24,7 +24,9 @@ fn lists(seeds: &Seeds) -> ArrayRef {
     for seed in seeds {
         let items_n = seed.unwrap_or(0) % 4;
         for item in 0..items_n {
-            lists.values().append_option((item != 1).then(|| text(item)));
+            lists
+                .values()
+                .append_option((item != 1).then(|| text(item)));
         }
         lists.append(seed.is_some());
     }
@@ -33,7 +35,9 @@ fn lists(seeds: &Seeds) -> ArrayRef {
 
 fn structs(seeds: &Seeds) -> ArrayRef {
     let a: ArrayRef = Arc::new(Int32Array::from_iter(
-        seeds.iter().map(|s| s.filter(|s| s % 3 > 0).map(|s| s as i32)),
+        seeds
+            .iter()
+            .map(|s| s.filter(|s| s % 3 > 0).map(|s| s as i32)),
     ));
     let fields = vec![
         Field::new("a", DataType::Int32, true),
@@ -64,7 +68,9 @@ fn column(kind: usize, seeds: &Seeds) -> ArrayRef {
                 .unwrap(),
         ),
         6 => Arc::new(StringArray::from_iter(all(seeds, text))),
-        7 => Arc::new(BinaryArray::from_iter(all(seeds, |s| s.to_le_bytes().to_vec()))),
+        7 => Arc::new(BinaryArray::from_iter(all(seeds, |s| {
+            s.to_le_bytes().to_vec()
+        }))),
         8 => Arc::new(Date32Array::from_iter(all(seeds, |s| s as i32))),
         9 => Arc::new(TimestampMicrosecondArray::from_iter(all(seeds, i64::from))),
         10 => Arc::new(
@@ -127,7 +133,9 @@ pub fn batch(recipe: &Recipe) -> StreamBatch {
     let batch = StreamBatch {
         rows,
         event_time: recipe.event_time.then(|| {
-            TimestampMicrosecondArray::from_iter_values(seeds.iter().map(|s| i64::from(s.unwrap_or(7))))
+            TimestampMicrosecondArray::from_iter_values(
+                seeds.iter().map(|s| i64::from(s.unwrap_or(7))),
+            )
         }),
         origin: recipe.source.map(|source| Origin {
             source: Arc::from(source),
@@ -195,7 +203,7 @@ proptest! {
         check_equal(&joined, &whole);
     }
 
-    /// A frame that was cut, anywhere, is an error and no panic.
+    /// A frame that was cut, anywhere: no panic, and never other rows.
     #[test]
     fn cut_frame_is_refused(recipe in recipe(), kept in 0.0_f64..1.0, cut_header in any::<bool>()) {
         let batch = batch(&recipe);
@@ -204,14 +212,12 @@ proptest! {
         decoder.on_layout(&layout.unwrap()).unwrap();
         let part = if cut_header { &mut rows.header } else { &mut rows.body };
         let kept = (part.len() as f64 * kept) as usize;
-        let lost = part.slice(kept..);
         *part = part.slice(..kept);
 
-        let decoded = decoder.decode(&rows);
-
-        // Padding at the end of a body holds nothing.
-        let padding = !cut_header && lost.iter().all(|byte| *byte == 0);
-        prop_assert!(decoded.is_err() || padding, "{decoded:?}");
+        // What only pads may be missing.
+        if let Ok(decoded) = decoder.decode(&rows) {
+            check_equal(&decoded, &batch);
+        }
     }
 }
 

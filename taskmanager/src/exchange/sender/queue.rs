@@ -27,7 +27,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct State {
     elements: VecDeque<Waiting>,
-    /// Of elements, and of a batch that is being cut.
+    /// Of the batches among them.
     queued_bytes: usize,
     credit: Option<Credit>,
     over: bool,
@@ -46,9 +46,8 @@ pub struct Pushed {
 pub enum Taken {
     /// Anything but rows.
     Mark(Element),
-    /// Rows that can be one frame, or one batch that may be many. Their bytes stay counted until
-    /// [`Queue::release`].
-    Rows(Vec<StreamBatch>, usize),
+    /// Rows that can be one frame, or one batch that may be many.
+    Rows(Vec<StreamBatch>),
     /// Few rows: wait for more until then.
     Early(Instant),
     /// Nothing.
@@ -141,7 +140,8 @@ impl Queue {
         let due = rested.min(first.since + linger);
         let (batches_n, bytes) = joinable(&state.elements, frame_bytes);
         let all = batches_n == state.elements.len();
-        if bytes < frame_bytes && all && Instant::now() < due {
+        let full = state.queued_bytes >= self.bytes_max;
+        if all && !full && Instant::now() < due && of_columns(bytes, batches_n) < frame_bytes {
             return Taken::Early(due);
         }
         let batches = state.elements.drain(..batches_n);
@@ -149,15 +149,11 @@ impl Queue {
             Element::Batch(batch) => Some(batch),
             _ => None,
         });
-        Taken::Rows(batches.collect(), bytes)
-    }
-
-    /// Rows taken before are encoded, credit for them is spent: makes room.
-    pub fn release(&self, bytes: usize) {
-        let mut state = lock(&self.state);
+        let batches = batches.collect();
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
         drop(state);
         self.room.notify_all();
+        Taken::Rows(batches)
     }
 
     /// Spends credit, if there is enough.
@@ -216,6 +212,11 @@ impl Queue {
     }
 }
 
+/// What so many batches have in columns.
+fn of_columns(bytes: usize, batches_n: usize) -> usize {
+    bytes.saturating_sub(batches_n * BATCH_OVERHEAD)
+}
+
 /// How many of the first batches can be one frame, and their bytes.
 fn joinable(elements: &VecDeque<Waiting>, frame_bytes: usize) -> (usize, usize) {
     let (mut batches_n, mut bytes, mut rows_n) = (0, 0, 0);
@@ -227,7 +228,8 @@ fn joinable(elements: &VecDeque<Waiting>, frame_bytes: usize) -> (usize, usize) 
         let joins = match first {
             None => true,
             Some(first) => {
-                let room = bytes + waiting.bytes <= frame_bytes && rows_n < BATCH_ROWS;
+                let together = of_columns(bytes + waiting.bytes, batches_n + 1);
+                let room = together <= frame_bytes && rows_n < BATCH_ROWS;
                 room && can_join(first, batch)
             }
         };

@@ -29,16 +29,12 @@ struct Cut {
     batch: StreamBatch,
     offset: usize,
     rows_per_frame: usize,
-    /// Given back when the last frame is on its way.
-    bytes: usize,
 }
 
 /// A message that is ready but for its number; rows also wait for credit.
 struct Ready {
     what: What,
     rows_n: usize,
-    /// Bytes of the queue that end with it.
-    releases: usize,
 }
 
 /// See the module.
@@ -68,7 +64,6 @@ impl Writer {
         let opening = Ready {
             what: What::Opening(opening.into()),
             rows_n: 0,
-            releases: 0,
         };
         Self {
             queue,
@@ -129,11 +124,7 @@ impl Writer {
             Totals::add(&totals.bytes_sent, bytes);
             Totals::add(&totals.rows_sent, first.rows_n as u64);
         }
-        let first = self.ready.pop_front()?;
-        if first.releases > 0 {
-            self.queue.release(first.releases);
-        }
-        Some(Some(first.what))
+        self.ready.pop_front().map(|first| Some(first.what))
     }
 
     /// Makes the next messages ready. `None`: the channel is over.
@@ -151,23 +142,18 @@ impl Writer {
             Taken::Early(until) => self.queue.changed(Some(until)).await,
             Taken::Mark(element) => {
                 if let Some(what) = mark(element) {
-                    let (rows_n, releases) = (0, 0);
-                    self.ready.push_back(Ready {
-                        what,
-                        rows_n,
-                        releases,
-                    });
+                    self.ready.push_back(Ready { what, rows_n: 0 });
                 }
             }
-            Taken::Rows(batches, bytes) => {
+            Taken::Rows(batches) => {
                 self.rested = Instant::now() + config.linger;
-                return Some(self.on_rows(batches, bytes));
+                return Some(self.on_rows(batches));
             }
         }
         Some(Ok(()))
     }
 
-    fn on_rows(&mut self, batches: Vec<StreamBatch>, bytes: usize) -> Result<(), Error> {
+    fn on_rows(&mut self, batches: Vec<StreamBatch>) -> Result<(), Error> {
         let Some(batch) = frame::join(&batches)? else {
             return Ok(());
         };
@@ -179,7 +165,6 @@ impl Writer {
             batch,
             offset: 0,
             rows_per_frame,
-            bytes,
         });
         self.next_slice()
     }
@@ -194,12 +179,8 @@ impl Writer {
         let encoded = self.encoder.encode(&slice)?;
         let bytes = rows_bytes(&encoded.rows);
         if let Some(layout) = encoded.layout {
-            let (what, rows_n, releases) = (What::Layout(layout), 0, 0);
-            self.ready.push_back(Ready {
-                what,
-                rows_n,
-                releases,
-            });
+            let what = What::Layout(layout);
+            self.ready.push_back(Ready { what, rows_n: 0 });
         }
         if bytes > (MESSAGE_BYTES_MAX - MESSAGE_OVERHEAD) as u64 {
             if rows_n <= 1 {
@@ -215,7 +196,6 @@ impl Writer {
         self.ready.push_back(Ready {
             what: What::Rows(encoded.rows),
             rows_n,
-            releases: if done { cut.bytes } else { 0 },
         });
         if !done {
             self.cut = Some(cut);

@@ -89,7 +89,11 @@ fn check_reported_once_at_each_end(rig: &Rig) {
     rig.sending.close();
     rig.receiving.close();
     let (sending, receiving) = rig.broken();
-    assert_eq!((sending.len(), receiving.len()), (1, 1), "{sending:?} {receiving:?}");
+    assert_eq!(
+        (sending.len(), receiving.len()),
+        (1, 1),
+        "{sending:?} {receiving:?}"
+    );
     assert_eq!(sending[0].end, End::Sending);
     assert_eq!(receiving[0].end, End::Receiving);
     assert_eq!(sending[0].channel, channel(0));
@@ -112,7 +116,11 @@ fn break_in_the_middle_of_a_frame_is_reported_once_at_each_end_b2() {
 
     check_reported_once_at_each_end(&rig);
     assert!(rig.here.totals().broken.load(Ordering::Relaxed) == 1);
-    assert_eq!(receiver.inbox.elements_n(0), 0, "no part of the frame arrived");
+    assert_eq!(
+        receiver.inbox.elements_n(0),
+        0,
+        "no part of the frame arrived"
+    );
 }
 
 /// attack 25: the stream is reset while both sessions live.
@@ -282,6 +290,9 @@ fn rows_that_are_none_break_the_channel() {
     by_hand.send(3, Some(What::Rows(rows)));
 
     let refusal = by_hand.refusal();
-    assert!(refusal.contains("a buffer outside of its body"), "{refusal}");
+    assert!(
+        refusal.contains("a buffer outside of its body"),
+        "{refusal}"
+    );
     assert_eq!(receiver.inbox.elements_n(0), 0);
 }

@@ -183,7 +183,11 @@ fn barrier_needs_no_credit_b1() {
     assert!(sender.push(barrier(8)));
     let out_of_credit = || rig.here.totals().out_of_credit.load(Ordering::Relaxed);
     wait_until(|| out_of_credit() > 0);
-    assert_eq!(receiver.inbox.elements_n(0), 5, "rows wait, and what follows them");
+    assert_eq!(
+        receiver.inbox.elements_n(0),
+        5,
+        "rows wait, and what follows them"
+    );
     for _ in 0..5 {
         receiver.next();
     }
@@ -250,9 +254,10 @@ fn row_larger_than_the_window_arrives() {
 fn few_rows_leave_though_nothing_follows_and_many_small_batches_are_joined() {
     let config = Config {
         linger: Duration::from_millis(50),
+        queue_bytes: 128 * 1024,
         ..config()
     };
-    let rig = Rig::start(config.clone());
+    let rig = Rig::start(config);
     let receiver = rig.accept(channel(0));
     let sender = rig.open(channel(0));
     let began = Instant::now();

@@ -76,7 +76,10 @@ fn plaintext_is_refused_by_a_listener_with_certificates() {
 
     let error = opened(Some(authority.sign(NAME)), None).unwrap_err();
 
-    assert!(matches!(error, Error::Unreachable { .. } | Error::Refused { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Unreachable { .. } | Error::Refused { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -90,7 +93,10 @@ fn certificate_of_another_authority_is_refused() {
 
     let error = opened(Some(ours.sign(NAME)), Some(foreign)).unwrap_err();
 
-    assert!(matches!(error, Error::Unreachable { .. } | Error::Refused { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Unreachable { .. } | Error::Refused { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -100,7 +106,10 @@ fn listener_of_another_name_is_not_talked_to() {
 
     let error = opened(Some(other), Some(authority.sign(NAME))).unwrap_err();
 
-    assert!(matches!(error, Error::Unreachable { .. } | Error::Refused { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Unreachable { .. } | Error::Refused { .. }),
+        "{error}"
+    );
 }
 
 #[test]

@@ -39,7 +39,7 @@ use crate::files::config::SinkConfig;
 use crate::files::sink::segment::disk_error;
 
 /// Files of one interval that are sent at once; each sends a few parts at once by itself.
-const FILES_AT_ONCE: usize = 4;
+const FILES_AT_ONCE: usize = 8;
 
 /// The place that a `file:` block means; `None`: a folder.
 ///

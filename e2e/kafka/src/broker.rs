@@ -1,0 +1,238 @@
+//! A real broker.
+//!
+//! Owns: finding or starting it by `e2e/services/kafka`, and what an administrator does.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::topic::Topic;
+
+/// How long an administrator waits.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A broker; one of a test's own is stopped and wiped when this is dropped.
+#[derive(Debug)]
+pub struct Broker {
+    servers: String,
+    own: Option<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    run: PathBuf,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/kafka")
+}
+
+fn bootstrap(output: &std::process::Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "start kafka: {error}");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("KAFKA_BOOTSTRAP="));
+    line.unwrap_or_else(|| panic!("no address in {text}"))
+        .to_owned()
+}
+
+impl Broker {
+    /// The broker that all tests share; nobody stops it.
+    pub fn shared() -> Self {
+        static SERVERS: OnceLock<String> = OnceLock::new();
+        let servers = SERVERS.get_or_init(|| {
+            let output = Command::new(script()).arg("up").output();
+            bootstrap(&output.expect("the script starts"))
+        });
+        Broker {
+            servers: servers.clone(),
+            own: None,
+        }
+    }
+
+    /// A broker of this test's own, with these server properties, on this port and the next ones.
+    pub fn own(port: u16, properties: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        std::fs::write(folder.path().join("extra"), properties).expect("a file can be written");
+        let own = Own {
+            run: folder.path().join("kafka"),
+            port,
+            folder,
+        };
+        let servers = own.start();
+        Broker {
+            servers,
+            own: Some(own),
+        }
+    }
+
+    /// `host:port,...`
+    pub fn servers(&self) -> &str {
+        &self.servers
+    }
+
+    fn own_broker(&self) -> &Own {
+        self.own
+            .as_ref()
+            .expect("only a test's own broker may be stopped")
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&self) {
+        self.own_broker().script(&["down", "--kill"]);
+    }
+
+    /// Starts it again, with its data.
+    pub fn start(&self) {
+        self.own_broker().start();
+    }
+
+    /// Settings of a client that is not ours.
+    pub fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.servers);
+        config
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.client().create().expect("a client can be made")
+    }
+
+    fn options() -> AdminOptions {
+        AdminOptions::new()
+            .operation_timeout(Some(PATIENCE))
+            .request_timeout(Some(PATIENCE))
+    }
+
+    /// A topic of its own, with settings.
+    pub async fn topic(&self, of: &str, partitions_n: i32, settings: &[(&str, &str)]) -> Topic {
+        let name = crate::fresh_name(of);
+        self.make_topic(&name, partitions_n, settings).await;
+        Topic::new(self.client(), &name, partitions_n)
+    }
+
+    /// Makes a topic of this name; waits for an earlier one of the name to be gone.
+    pub async fn make_topic(&self, name: &str, partitions_n: i32, settings: &[(&str, &str)]) {
+        let mut topic = NewTopic::new(name, partitions_n, TopicReplication::Fixed(1));
+        for (key, value) in settings {
+            topic = topic.set(key, value);
+        }
+        let admin = self.admin();
+        for _ in 0..100 {
+            let made = admin.create_topics([&topic], &Self::options()).await;
+            let made = made.expect("the broker answers");
+            if made.iter().all(Result::is_ok) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("topic {name} could not be made");
+    }
+
+    /// Deletes a topic, and all offsets of groups with it.
+    pub async fn delete_topic(&self, name: &str) {
+        let deleted = self.admin().delete_topics(&[name], &Self::options()).await;
+        deleted
+            .expect("the broker answers")
+            .pop()
+            .expect("one topic was asked about")
+            .expect("it is deleted");
+    }
+
+    /// Adds partitions.
+    pub async fn grow_topic(&self, name: &str, partitions_n: usize) {
+        let grown = NewPartitions::new(name, partitions_n);
+        let grown = self
+            .admin()
+            .create_partitions([&grown], &Self::options())
+            .await;
+        for result in grown.expect("the broker answers") {
+            result.expect("partitions are added");
+        }
+    }
+
+    /// Deletes the records of a partition before an offset, as retention does.
+    pub async fn delete_records(&self, topic: &str, partition: i32, before: i64) {
+        let mut offsets = TopicPartitionList::new();
+        offsets
+            .add_partition_offset(topic, partition, Offset::Offset(before))
+            .expect("an offset is an offset");
+        let deleted = self
+            .admin()
+            .delete_records(&offsets, &Self::options())
+            .await;
+        deleted.expect("records are deleted");
+    }
+
+    /// Sets one setting of a topic.
+    pub async fn set(&self, topic: &str, key: &str, value: &str) {
+        let config = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(key, value);
+        let altered = self
+            .admin()
+            .alter_configs([&config], &Self::options())
+            .await;
+        for result in altered.expect("the broker answers") {
+            result.expect("a setting is set");
+        }
+    }
+
+    /// Forgets all offsets of a group, as their expiry does.
+    pub async fn forget_group(&self, group: &str) {
+        let deleted = self.admin().delete_groups(&[group], &Self::options()).await;
+        for result in deleted.expect("the broker answers") {
+            result.expect("the group is deleted");
+        }
+    }
+}
+
+impl Own {
+    fn command(&self) -> Command {
+        let mut command = Command::new(script());
+        command
+            .env("KAFKA_RUN", &self.run)
+            .env("KAFKA_PORT", self.port.to_string())
+            .env("KAFKA_CPORT", (self.port + 10).to_string())
+            .env("KAFKA_EXTRA", self.folder.path().join("extra"))
+            .env("KAFKA_JIT", "1")
+            .env("KAFKA_HEAP", "256m")
+            .env_remove("KAFKA_BOOTSTRAP");
+        command
+    }
+
+    fn start(&self) -> String {
+        bootstrap(
+            &self
+                .command()
+                .arg("up")
+                .output()
+                .expect("the script starts"),
+        )
+    }
+
+    fn script(&self, arguments: &[&str]) {
+        let output = self.command().args(arguments).output();
+        let output = output.expect("the script starts");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {error}");
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // Its folder goes with it; a failing test must leave no broker behind.
+        drop(self.command().args(["down", "--kill", "--wipe"]).output());
+    }
+}

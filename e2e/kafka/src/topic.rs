@@ -1,0 +1,235 @@
+//! A topic as others see it.
+//!
+//! Owns: a writer and a `read_committed` reader that share no code with ours.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::Message;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{Offset, TopicPartitionList};
+
+/// How long a reader waits for the end of a topic.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One record as a reader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seen {
+    /// Partition.
+    pub partition: i32,
+    /// Offset.
+    pub offset: i64,
+    /// Key.
+    pub key: Option<String>,
+    /// Value; none: a tombstone.
+    pub value: Option<String>,
+}
+
+/// What a reader saw, in order per partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Records(pub Vec<Seen>);
+
+impl Records {
+    /// Values, sorted, each as often as it was seen.
+    pub fn values(&self) -> Vec<String> {
+        let mut values: Vec<String> = self
+            .0
+            .iter()
+            .filter_map(|seen| seen.value.clone())
+            .collect();
+        values.sort();
+        values
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// O2: what was seen earlier is still there, at the same offsets.
+    pub fn is_continued_by(&self, later: &Records) -> bool {
+        let place = |seen: &Seen| ((seen.partition, seen.offset), seen.value.clone());
+        let later: BTreeMap<_, _> = later.0.iter().map(place).collect();
+        self.0
+            .iter()
+            .map(place)
+            .all(|(place, value)| later.get(&place) == Some(&value))
+    }
+}
+
+/// A topic.
+#[derive(Clone, Debug)]
+pub struct Topic {
+    client: ClientConfig,
+    /// Its name.
+    pub name: String,
+    /// How many partitions it has.
+    pub partitions_n: i32,
+}
+
+impl Topic {
+    pub(crate) fn new(client: ClientConfig, name: &str, partitions_n: i32) -> Self {
+        Topic {
+            client,
+            name: name.to_owned(),
+            partitions_n,
+        }
+    }
+
+    /// A writer without transactions.
+    pub fn writer(&self) -> Writer {
+        self.writer_as(None)
+    }
+
+    /// A writer of one transaction at a time; it fences an earlier one of the same id.
+    pub fn transactional_writer(&self, id: &str) -> Writer {
+        self.writer_as(Some(id))
+    }
+
+    fn writer_as(&self, id: Option<&str>) -> Writer {
+        let mut config = self.client.clone();
+        config.set("linger.ms", "2");
+        if let Some(id) = id {
+            config.set("transactional.id", id);
+        }
+        let producer: BaseProducer = config.create().expect("a producer can be made");
+        if id.is_some() {
+            producer
+                .init_transactions(PATIENCE)
+                .expect("the broker knows transactions");
+        }
+        Writer {
+            producer,
+            topic: self.name.clone(),
+        }
+    }
+
+    /// Writes values to one partition.
+    pub fn write<'a>(&self, partition: i32, values: impl IntoIterator<Item = &'a str>) {
+        let writer = self.writer();
+        for value in values {
+            writer.send(partition, None, Some(value));
+        }
+        writer.drain();
+    }
+
+    /// All that a `read_committed` reader sees now, to the last stable offset.
+    pub fn committed(&self) -> Records {
+        self.read("read_committed")
+    }
+
+    /// All that was ever written, committed or not.
+    pub fn written(&self) -> Records {
+        self.read("read_uncommitted")
+    }
+
+    fn read(&self, isolation: &str) -> Records {
+        let mut config = self.client.clone();
+        config
+            .set("group.id", "streamforge-tests")
+            .set("isolation.level", isolation)
+            .set("enable.partition.eof", "true")
+            .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "earliest");
+        let consumer: BaseConsumer = config.create().expect("a consumer can be made");
+        let mut all = TopicPartitionList::new();
+        for partition in 0..self.partitions_n {
+            all.add_partition_offset(&self.name, partition, Offset::Beginning)
+                .expect("an offset is an offset");
+        }
+        consumer.assign(&all).expect("partitions are assigned");
+        let mut seen = Vec::new();
+        let mut ended = std::collections::BTreeSet::new();
+        let began = Instant::now();
+        while ended.len() < usize::try_from(self.partitions_n).unwrap_or(0) {
+            assert!(began.elapsed() < PATIENCE, "{} has no end", self.name);
+            match consumer.poll(Duration::from_millis(100)) {
+                Some(Ok(message)) => {
+                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                    seen.push(Seen {
+                        partition: message.partition(),
+                        offset: message.offset(),
+                        key: message.key().map(text),
+                        value: message.payload().map(text),
+                    });
+                }
+                Some(Err(KafkaError::PartitionEOF(partition))) => {
+                    ended.insert(partition);
+                }
+                Some(Err(_)) | None => {}
+            }
+        }
+        Records(seen)
+    }
+}
+
+/// Writes to a topic.
+pub struct Writer {
+    producer: BaseProducer,
+    topic: String,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Writer({})", self.topic)
+    }
+}
+
+impl Writer {
+    /// Hands one record over.
+    pub fn send(&self, partition: i32, key: Option<&str>, value: Option<&str>) {
+        let mut record: BaseRecord<'_, str, str> = BaseRecord::to(&self.topic).partition(partition);
+        record.key = key;
+        record.payload = value;
+        loop {
+            match self.producer.send(record) {
+                Ok(()) => return,
+                Err((error, back)) => {
+                    assert!(matches!(error, KafkaError::MessageProduction(_)), "{error}");
+                    record = back;
+                    self.producer.poll(Duration::from_millis(5));
+                }
+            }
+        }
+    }
+
+    /// Waits until all is written.
+    pub fn drain(&self) {
+        let began = Instant::now();
+        while self.producer.in_flight_count() > 0 {
+            assert!(began.elapsed() < PATIENCE, "records are not taken");
+            self.producer.poll(Duration::from_millis(1));
+        }
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&self) {
+        self.producer
+            .begin_transaction()
+            .expect("a transaction begins");
+    }
+
+    /// Commits it.
+    pub fn commit(&self) {
+        self.drain();
+        self.producer
+            .commit_transaction(PATIENCE)
+            .expect("the transaction is committed");
+    }
+
+    /// Gives it up.
+    pub fn abort(&self) {
+        self.drain();
+        self.producer
+            .abort_transaction(PATIENCE)
+            .expect("the transaction is aborted");
+    }
+}

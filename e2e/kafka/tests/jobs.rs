@@ -1,0 +1,219 @@
+//! Whole jobs, Kafka to Kafka, run by the real binary and killed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use streamforge_e2e_kafka::{Broker, Records, Topic};
+use streamforge_process::{Random, Workspace};
+
+/// Seconds of one window.
+const WINDOW_S: i64 = 10;
+
+/// A row of the input: partition, key, number, time in seconds.
+type Row = (i32, String, i64, i64);
+
+/// Rows whose time rises within each partition, so that none is late at any parallelism.
+fn input(rows_n: i64, partitions_n: i32, seed: u64) -> Vec<Row> {
+    let mut random = Random::seeded(seed);
+    (0..rows_n)
+        .map(|n| {
+            let partition = i32::try_from(n % i64::from(partitions_n)).unwrap();
+            let key = format!("k{}", random.below(50));
+            (partition, key, n % 97, n / 100)
+        })
+        .collect()
+}
+
+fn write(topic: &Topic, rows: &[Row]) {
+    let writer = topic.writer();
+    for (partition, key, n, ts) in rows {
+        let value = format!(r#"{{"k":"{key}","n":{n},"ts":{ts}}}"#);
+        writer.send(*partition, None, Some(&value));
+    }
+    writer.drain();
+}
+
+/// Count and sum by key and window start in seconds, computed row by row.
+fn oracle(rows: &[Row]) -> BTreeMap<(String, i64), (i64, i64)> {
+    let mut windows: BTreeMap<(String, i64), (i64, i64)> = BTreeMap::new();
+    for (_, key, n, ts) in rows {
+        let start = ts.div_euclid(WINDOW_S) * WINDOW_S;
+        let window = windows.entry((key.clone(), start)).or_default();
+        window.0 += 1;
+        window.1 += n;
+    }
+    windows
+}
+
+/// What a reader found, with how often each window was there.
+fn found(records: &Records) -> BTreeMap<(String, i64), (i64, i64)> {
+    let mut windows = BTreeMap::new();
+    for record in &records.0 {
+        let value: serde_json::Value =
+            serde_json::from_str(record.value.as_deref().expect("every row has a value")).unwrap();
+        let key = value["k"].as_str().unwrap().to_owned();
+        assert_eq!(
+            record.key.as_deref(),
+            Some(key.as_str()),
+            "the key is the column"
+        );
+        let start = value["start"].as_i64().unwrap();
+        let window = (
+            value["c"].as_i64().unwrap(),
+            value["s"].to_string().parse().unwrap(),
+        );
+        let twice = windows.insert((key.clone(), start), window);
+        assert_eq!(twice, None, "{key} {start} is there twice");
+    }
+    windows
+}
+
+fn document(broker: &Broker, input: &Topic, output: &Topic, more: &str) -> String {
+    let mut text = String::new();
+    let servers = broker.servers();
+    write!(
+        text,
+        r#"apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: kafka-windows}}
+spec:
+  parallelism: 2
+  sources:
+  - name: rows
+    kafka: {{bootstrapServers: "{servers}", topics: ["{}"], endAt: Latest}}
+    format: {{json: {{}}}}
+    schema:
+    - {{name: k, type: TEXT}}
+    - {{name: n, type: BIGINT}}
+    - {{name: ts, type: TIMESTAMP, parse: EpochSeconds}}
+    eventTime: {{column: ts}}
+    rateLimit: {{rowsPerSecond: 20000}}
+  transforms:
+  - name: windows
+    from: rows
+    aggregate:
+      groupBy: [k]
+      window: {{tumbling: {{size: {WINDOW_S}s}}}}
+      select: ["count(*) AS c", "sum(n) AS s"]
+  - name: shown
+    from: windows
+    select: [k, "CAST(extract(epoch FROM window_start) AS BIGINT) AS start", c, s]
+  sinks:
+  - name: out
+    from: shown
+    kafka: {{bootstrapServers: "{servers}", topic: "{}", key: [k]}}
+    format: {{json: {{}}}}
+{more}  checkpoint: {{interval: 150ms}}
+  restart: {{backoff: {{initial: 50ms, max: 1s}}}}
+"#,
+        input.name, output.name
+    )
+    .unwrap();
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounded_job_from_kafka_to_kafka_gives_the_batch_result() {
+    let broker = Broker::shared();
+    let (from, to) = (
+        broker.topic("in", 4, &[]).await,
+        broker.topic("out", 3, &[]).await,
+    );
+    let rows = input(20_000, 4, 1);
+    write(&from, &rows);
+    let job = Workspace::new(&document(&broker, &from, &to, ""));
+
+    job.run(&["--parallelism", "2"]).check_code(0);
+
+    assert_eq!(found(&to.committed()), oracle(&rows));
+}
+
+/// KF-V16, KF-X1: SIGKILL at random moments, at another parallelism each time, with a reader beside.
+#[tokio::test(flavor = "multi_thread")]
+async fn kf_v16_killed_at_random_moments_every_window_is_there_once() {
+    let broker = Broker::shared();
+    let kills: u64 = std::env::var("KAFKA_KILLS").map_or(8, |n| n.parse().unwrap());
+    let seed: u64 = std::env::var("SEED").map_or(7, |n| n.parse().unwrap());
+    let mut random = Random::seeded(seed);
+    let mut kills_n = 0;
+    let mut round = 0;
+    while kills_n < kills {
+        round += 1;
+        let (from, to) = (
+            broker.topic("in", 4, &[]).await,
+            broker.topic("out", 3, &[]).await,
+        );
+        let rows = input(60_000, 4, seed + round);
+        write(&from, &rows);
+        let job = Workspace::new(&document(&broker, &from, &to, ""));
+        let mut seen = Records::default();
+        loop {
+            let parallelism = (1 + random.below(4)).to_string();
+            let mut running = job.start(&["--parallelism", &parallelism]);
+            running.let_run(Duration::from_millis(300 + random.below(2_500)));
+            if running.has_ended() || kills_n >= kills {
+                running.wait().check_code(0);
+                break;
+            }
+            kills_n += u64::from(running.kill());
+            let now = to.committed();
+            assert!(
+                seen.is_continued_by(&now),
+                "O2, seed {seed}, kill {kills_n}"
+            );
+            seen = now;
+        }
+        let last = to.committed();
+        assert!(
+            seen.is_continued_by(&last),
+            "O2, seed {seed}, kill {kills_n}"
+        );
+        assert_eq!(found(&last), oracle(&rows), "seed {seed}, kill {kills_n}");
+    }
+}
+
+/// A broker that restarts in the middle of everything fails no job and loses nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_in_mid_publish_and_comes_back_loses_and_doubles_nothing() {
+    let broker = Broker::own(19_472, "");
+    let (from, to) = (
+        broker.topic("in", 2, &[]).await,
+        broker.topic("out", 2, &[]).await,
+    );
+    let rows = input(60_000, 2, 3);
+    write(&from, &rows);
+    let job = Workspace::new(&document(&broker, &from, &to, ""));
+    let mut running = job.start(&["--parallelism", "2"]);
+    for _ in 0..2 {
+        running.let_run(Duration::from_millis(1_500));
+        broker.kill();
+        running.let_run(Duration::from_millis(500));
+        broker.start();
+    }
+
+    running.wait().check_code(0);
+
+    assert_eq!(found(&to.committed()), oracle(&rows));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_at_least_once_job_loses_nothing() {
+    let broker = Broker::shared();
+    let (from, to) = (
+        broker.topic("in", 2, &[]).await,
+        broker.topic("out", 2, &[]).await,
+    );
+    let rows = input(20_000, 2, 5);
+    write(&from, &rows);
+    let job = Workspace::new(&document(
+        &broker,
+        &from,
+        &to,
+        "    delivery: AtLeastOnce\n",
+    ));
+
+    job.run(&[]).check_code(0);
+
+    assert_eq!(found(&to.committed()), oracle(&rows));
+}
