@@ -30,7 +30,7 @@ use crate::pace::Pace;
 use crate::progress::{TaskProgress, combine};
 use crate::registry;
 use crate::task::{Reader, Route, TaskShell, Writer};
-use crate::upload::{Upload, Uploader, with_causes};
+use crate::upload::{Upload, Uploader, failed};
 
 /// Checkpoints of one task that may wait for its uploader.
 const UPLOADS_MAX: usize = 2;
@@ -556,15 +556,6 @@ async fn list_splits(deployment: &Deployment) -> Result<Splits, Error> {
         }
     }
     Ok(splits)
-}
-
-fn failed(task: Option<TaskId>, error: &streamforge_engine::error::Error) -> Event {
-    let retry = error.recovery() == Recovery::Restart;
-    Event::Failed {
-        task,
-        cause: with_causes(error),
-        retry,
-    }
 }
 
 fn spawn_task(shell: TaskShell, events: mpsc::Sender<Event>) -> std::io::Result<JoinHandle<()>> {

@@ -360,7 +360,7 @@ impl TaskShell {
         Ok(())
     }
 
-    /// Stages every sink and hands the rest to the uploader.
+    /// Closes every sink's interval and hands all to the uploader.
     fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
         let Barrier { id, kind } = snapshot.barrier;
         let closing = matches!(kind, CheckpointKind::Stop | CheckpointKind::Final);
@@ -369,9 +369,7 @@ impl TaskShell {
             if closing {
                 writer.writer.close_at_next_stage();
             }
-            if let Some(interval) = self.runtime.block_on(writer.writer.stage(id))? {
-                staged.push((writer.slot.clone(), interval));
-            }
+            staged.push((writer.slot.clone(), writer.writer.stage(id)?));
         }
         self.show();
         let freeze_us = self.clock.now_us().saturating_sub(self.step_began_us);

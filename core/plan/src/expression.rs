@@ -6,6 +6,7 @@
 
 mod aggregate;
 mod at_time_zone;
+mod float;
 mod functions;
 mod lower;
 mod parse;

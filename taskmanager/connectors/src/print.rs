@@ -10,10 +10,9 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::job_graph::ChangelogMode;
-use streamforge_core::manifest::StagedInterval;
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
-use streamforge_engine::sink::SinkWriter;
+use streamforge_engine::sink::{SinkWriter, Staging};
 
 use crate::changelog::with_ops;
 use crate::error::failed;
@@ -190,8 +189,8 @@ impl SinkWriter for PrintWriter {
         Ok(BadRows::default())
     }
 
-    async fn stage(&mut self, _id: CheckpointId) -> Result<Option<StagedInterval>, Error> {
-        Ok(None)
+    fn stage(&mut self, _id: CheckpointId) -> Result<Staging, Error> {
+        Ok(Box::pin(std::future::ready(Ok(None))))
     }
 
     fn close_at_next_stage(&mut self) {}
