@@ -169,6 +169,8 @@ pub struct CsvDecoder {
     dialect: Dialect,
     /// Column of each field of a record.
     places: Vec<Option<usize>>,
+    /// A declared column that no field is: no row of the file is whole.
+    missing: Option<usize>,
     fields: Vec<Field>,
     scratch: Vec<u8>,
 }
@@ -180,7 +182,9 @@ impl CsvDecoder {
         dialect: Dialect,
         places: Vec<Option<usize>>,
     ) -> Result<Self, ArrowError> {
+        let missing = (0..columns.len()).find(|idx| !places.contains(&Some(*idx)));
         Ok(CsvDecoder {
+            missing,
             builders: columns
                 .iter()
                 .map(ColumnBuilder::new)
@@ -194,14 +198,15 @@ impl CsvDecoder {
         })
     }
 
-    /// Decodes all records of a chunk. Rows are numbered from its first record; an empty line is none.
+    /// Decodes all records of a chunk. Rows are numbered from its first record. An empty line is none,
+    /// but where records have one field it is that field, empty: NULL.
     pub fn decode(&mut self, chunk: &Chunk) -> Result<Decoded, ArrowError> {
         let buf = chunk.data();
         let mut rows = Rows::default();
         let mut pos = 0;
         while pos < buf.len() {
             let offset = chunk.offset + pos as u64;
-            if let Some(next) = blank(buf, pos) {
+            if let Some(next) = blank(buf, pos).filter(|_| self.places.len() != 1) {
                 rows.rows_n += 1;
                 pos = next;
                 continue;
@@ -242,6 +247,9 @@ impl CsvDecoder {
     fn read_fields(&mut self, buf: &[u8]) -> Result<(), (Fault, Option<usize>)> {
         if self.fields.len() != self.places.len() {
             return Err((Fault::FieldCount, None));
+        }
+        if self.missing.is_some() {
+            return Err((Fault::NotInHeader, self.missing));
         }
         for (field, place) in self.fields.iter().zip(&self.places) {
             let Some(idx) = *place else { continue };
