@@ -15,6 +15,7 @@ use streamforge_host::{
     CheckpointPolicy, JobConfig, JobHandle, Outcome as JobOutcome, RestartPolicy,
 };
 use streamforge_store::FolderStore;
+use streamforge_taskmanager::connectors::print;
 use streamforge_taskmanager::manager;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -110,6 +111,42 @@ fn open_store(path: &Path, fresh: bool) -> Result<FolderStore> {
     Ok(FolderStore::open(path)?)
 }
 
+/// A new job knows nothing of what earlier ones published, and deletes nothing.
+fn say_what_is_left(spec: &StreamJobSpec) {
+    for sink in &spec.sinks {
+        let Some(file) = &sink.file else { continue };
+        let files_n = published_files(Path::new(&file.path));
+        if files_n > 0 {
+            let files = if files_n == 1 { "file" } else { "files" };
+            eprintln!(
+                "note: {} holds {files_n} {files} that earlier runs published; the new rows of `{}` \
+                 come beside them. Whoever wants only the new ones stops this run, moves the folder \
+                 away and starts again with --fresh",
+                file.path, sink.name
+            );
+        }
+    }
+}
+
+/// Visible files below an output folder whose names are those of published ones.
+fn published_files(folder: &Path) -> usize {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let count = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match name.to_str() {
+            Some(name) if is_folder && !name.starts_with(['.', '_']) => {
+                published_files(&entry.path())
+            }
+            Some(name) if !is_folder && name.starts_with("part-") => 1,
+            _ => 0,
+        }
+    };
+    entries.flatten().map(count).sum()
+}
+
 /// The first free name beside a store.
 fn aside_path(path: &Path) -> PathBuf {
     let numbered = |n: u32| {
@@ -164,6 +201,9 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     let graph = streamforge_plan::plan(loaded);
     let path = store_path(args.place.store.as_deref(), &loaded.spec, &loaded.name)?;
     let store: Arc<FolderStore> = Arc::new(open_store(&path, args.fresh)?);
+    if args.fresh {
+        say_what_is_left(&loaded.spec);
+    }
     let (ours, theirs) = streamforge_host::in_process();
     let context = manager::Context {
         store: store.clone(),
@@ -300,6 +340,14 @@ fn finish(outcome: JobOutcome, name: &str, store: &Path) -> Result<Outcome> {
                 eprintln!("{note}");
             }
             Ok(Outcome::Stopped)
+        }
+        // Like any program behind a pipe: whoever reads has enough.
+        JobOutcome::Failed(_) if print::reader_is_gone() => {
+            eprintln!(
+                "nobody reads the printed rows any more; run {name} again to go on from its newest \
+                 checkpoint"
+            );
+            Ok(Outcome::Done)
         }
         JobOutcome::Failed(error) => Err(error.into()),
     }
