@@ -9,6 +9,8 @@ use arrow::util::display::array_value_to_string;
 use super::*;
 use crate::arrow_type::schema;
 
+mod constants;
+
 fn columns() -> Vec<Column> {
     [
         ("i", "INT"),
