@@ -23,6 +23,7 @@ use streamforge_state::restore::load_operator;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 
+use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
@@ -142,6 +143,7 @@ struct Building<'a> {
     staged: &'a Arc<Staged>,
     events: &'a mpsc::Sender<Event>,
     clock: Clock,
+    budget: Arc<StateBudget>,
 }
 
 fn task_ids(deployment: &Deployment) -> Vec<TaskId> {
@@ -299,6 +301,8 @@ impl Building<'_> {
             uploads: self.uploads(id),
             events: self.events.clone(),
             progress: Arc::new(TaskProgress::new(source)),
+            budget: Arc::clone(&self.budget),
+            held: 0,
             runtime: Handle::current(),
             clock: self.clock,
             step_began_us: 0,
@@ -382,6 +386,7 @@ impl Attempt {
             staged: &staged,
             events: &events,
             clock: Clock::start(),
+            budget: Arc::new(StateBudget::new(context.memory_limit)),
         };
         let publishers = open_publishers(&building).await?;
         let mut shells = Vec::with_capacity(ids.len());

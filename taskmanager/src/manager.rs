@@ -28,6 +28,8 @@ pub struct Context {
     pub store: Arc<dyn ObjectStore>,
     /// Folder of secrets, one folder each.
     pub secrets: Option<PathBuf>,
+    /// Bytes of keyed state that an attempt may hold here.
+    pub memory_limit: u64,
     /// Whether somebody looks at what `print` prints; `None`: find out.
     pub terminal: Option<bool>,
 }

@@ -19,6 +19,7 @@ use streamforge_engine::task::{Channel, CoreSnapshot, Effect, Element, TaskCore}
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::inbox::{Control, Inbox, Next};
 use crate::pace::Pace;
@@ -78,6 +79,10 @@ pub struct TaskShell {
     pub events: mpsc::Sender<Event>,
     /// For people.
     pub progress: Arc<TaskProgress>,
+    /// What all tasks may hold.
+    pub budget: Arc<StateBudget>,
+    /// What this one held when it looked last.
+    pub held: u64,
     /// Runs the connectors' futures.
     pub runtime: Handle,
     /// Time.
@@ -109,6 +114,9 @@ impl TaskShell {
             if now_ms >= shown_ms + PROGRESS_EVERY_MS {
                 shown_ms = now_ms;
                 self.show();
+                let held = self.core.state_size() as u64;
+                self.budget
+                    .hold(std::mem::replace(&mut self.held, held), held)?;
             }
             let flow = if self.reader.is_some() {
                 self.step_source(&mut reading, &mut waiting)?

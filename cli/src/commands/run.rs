@@ -208,6 +208,7 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     let context = manager::Context {
         store: store.clone(),
         secrets: args.place.secrets.clone(),
+        memory_limit: loaded.spec.state.memory_limit.bytes(),
         terminal: None,
     };
     let tasks = tokio::spawn(manager::run(context, theirs.commands, theirs.events));

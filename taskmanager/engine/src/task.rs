@@ -430,6 +430,15 @@ impl TaskCore {
         self.nodes.iter().map(counters).collect()
     }
 
+    /// Bytes of keyed state held.
+    pub fn state_size(&self) -> usize {
+        let size = |node: &Node| match &node.chained {
+            Chained::Operator(operator) => operator.state_size(),
+            Chained::Source(_) | Chained::Sink(_) => 0,
+        };
+        self.nodes.iter().map(size).sum()
+    }
+
     /// Watermark of every operator.
     pub fn watermarks(&self) -> impl Iterator<Item = (&OperatorUid, Watermark)> {
         self.nodes

@@ -135,11 +135,6 @@ impl WindowFinal {
         act(self.state.as_mut(), &mut results).map_err(|error| self.named.aggregate_state(error))
     }
 
-    /// Bytes of state held.
-    pub fn state_size(&self) -> usize {
-        self.state.size()
-    }
-
     /// Slices of state held.
     pub fn state_panes(&self) -> usize {
         self.state.panes_n()
@@ -218,6 +213,10 @@ fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, arrow::err
 }
 
 impl Operator for WindowFinal {
+    fn state_size(&self) -> usize {
+        self.state.size()
+    }
+
     fn on_batch(&mut self, _: usize, batch: StreamBatch, out: &mut Outputs) -> Result<(), Error> {
         self.counters.rows_in += count(batch.len());
         self.with_results(out, |state, results| state.on_batch(&batch, results))
