@@ -162,7 +162,7 @@ fn a_decimal_beside_a_double_is_a_double() {
     for (sql, data_type, value) in [
         ("coalesce(d, 0.0)", "DOUBLE", "1.5"),
         (
-            "coalesce(NULL, CAST(1e300 AS DOUBLE), 0.0)",
+            "coalesce(NULL, CAST('1e300' AS DOUBLE), 0.0)",
             "DOUBLE",
             "1e300",
         ),
@@ -180,8 +180,8 @@ fn a_decimal_beside_a_double_is_a_double() {
         ("greatest(d, 1.7)", "DOUBLE", "1.7"),
         ("d > 0.5", "BOOLEAN", "true"),
         ("d = 1.5", "BOOLEAN", "true"),
-        ("CAST(1e300 AS DOUBLE) > 0.5", "BOOLEAN", "true"),
-        ("CAST(1e-20 AS DOUBLE) > 0.0", "BOOLEAN", "true"),
+        ("CAST('1e300' AS DOUBLE) > 0.5", "BOOLEAN", "true"),
+        ("CAST('1e-20' AS DOUBLE) > 0.0", "BOOLEAN", "true"),
         ("d BETWEEN 1.4 AND 1.6", "BOOLEAN", "true"),
         ("d IN (0.5, 1.5)", "BOOLEAN", "true"),
         ("d > amount", "BOOLEAN", "false"),
