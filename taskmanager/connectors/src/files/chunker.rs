@@ -197,14 +197,13 @@ impl Chunker {
             raw: buf[..len.min(RAW_BYTES_MAX)].to_vec(),
             reason: Fault::RowTooLong.to_string(),
         };
+        let first_line = memchr(b'\n', &buf[..len]);
+        if first_line.unwrap_or(len) <= ROW_BYTES_MAX {
+            bad.raw.truncate(first_line.unwrap_or(len));
+            bad.reason = Fault::UnclosedQuote.to_string();
+        }
         loop {
             if let Some(end) = memchr(b'\n', &buf[..len]) {
-                if self.offset == bad.offset {
-                    bad.raw.truncate(end);
-                    if end <= ROW_BYTES_MAX {
-                        bad.reason = Fault::UnclosedQuote.to_string();
-                    }
-                }
                 self.passed(&buf[..=end]);
                 self.carry.extend_from_slice(&buf[end + 1..len]);
                 return Ok(Piece::TooLong(bad));

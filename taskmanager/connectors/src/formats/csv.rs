@@ -212,14 +212,18 @@ impl CsvDecoder {
                 continue;
             }
             let split = split_record(buf, pos, self.dialect.delimiter, &mut self.fields);
-            // A record that cannot be cut ends with its first line: the lines after it may be good.
-            let line_end = || {
-                let rest = buf.get(pos..).unwrap_or_default();
-                pos + memchr(b'\n', rest).map_or(rest.len(), |at| at + 1)
+            // A record that cannot be cut ends where whoever made the chunk saw its end: else the rows
+            // after it would depend on where chunks begin. One without end ends with its first line.
+            let bad_end = || {
+                // The padding is the newline that the last record may lack.
+                let rest = chunk.padded().get(pos..).unwrap_or_default();
+                let line_end = || memchr(b'\n', rest).map(|at| at + 1);
+                let end = record_end(rest, self.dialect.delimiter).or_else(line_end);
+                (pos + end.unwrap_or(rest.len())).min(buf.len())
             };
             let (next, fault) = match split {
                 Ok(next) => (next.min(buf.len()), self.read_fields(buf).err()),
-                Err(fault) => (line_end(), Some((fault, None))),
+                Err(fault) => (bad_end(), Some((fault, None))),
             };
             match fault {
                 None => rows.push_good(offset),

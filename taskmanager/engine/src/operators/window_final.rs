@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::compute::concat_batches;
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::CheckpointId;
@@ -197,7 +198,7 @@ impl WindowFinal {
 
 type Blocks = (RecordBatch, Vec<(KeyGroup, std::ops::Range<usize>)>);
 
-fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, arrow::error::ArrowError> {
+fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, ArrowError> {
     let schema = match blocks.first() {
         Some((_, rows)) => rows.schema(),
         None => Arc::new(arrow::datatypes::Schema::empty()),
@@ -205,6 +206,11 @@ fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, arrow::err
     let mut groups = Vec::with_capacity(blocks.len());
     let mut start = 0;
     for (group, rows) in blocks {
+        // Joining them takes it for granted.
+        if rows.num_columns() != schema.fields().len() {
+            let what = format!("the rows of key group {} have other columns", group.0);
+            return Err(ArrowError::SchemaError(what));
+        }
         groups.push((*group, start..start + rows.num_rows()));
         start += rows.num_rows();
     }
@@ -290,6 +296,8 @@ impl Operator for WindowFinal {
     }
 }
 
+#[cfg(test)]
+mod fuzz_tests;
 #[cfg(test)]
 mod random_tests;
 #[cfg(test)]

@@ -9,7 +9,6 @@ use arrow::datatypes::{
 use super::*;
 use crate::formats::decoded::TimeParse;
 
-mod mutated;
 mod nested;
 mod oracle;
 
