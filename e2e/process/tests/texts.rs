@@ -1,5 +1,6 @@
 //! What a person reads: help, mistakes of documents, plans. Compared with files in `golden/`, which
 //! `UPDATE=1` rewrites; a change of them is to be read as carefully as a change of code.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up must fail")]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
