@@ -38,6 +38,11 @@ fn said(workspace: &Workspace, arguments: &[&str]) -> String {
     let output = workspace.bare(arguments).output().unwrap();
     let mut text = String::from_utf8(output.stdout).unwrap();
     text.push_str(&String::from_utf8(output.stderr).unwrap());
+    // Help has spaces at the ends of empty lines, which no file of ours has.
+    let mut text: String = text
+        .lines()
+        .flat_map(|line| [line.trim_end(), "\n"])
+        .collect();
     writeln!(text, "(exit code {})", output.status.code().unwrap()).unwrap();
     text
 }
