@@ -106,11 +106,11 @@ process: setup build ## the real binary, killed and resumed, a short ledger
 kills: build flights-data ## the long kill ledger: make kills KILLS=200
 	$(TOOLS)/python e2e/process/kills.py --kills $(KILLS)
 
-plant: setup ## plant ten bugs one by one and show which test catches each
+plant: setup ## plant ten bugs one by one and show which test catches each: bench/results/
 	e2e/plant/run
 
-fuzz-short: setup ## every fuzz target for a moment
-	export FUZZ_SECONDS=$${FUZZ_SECONDS:-10}; $(call cargo_test,-E 'test(fuzz)')
+fuzz-short: setup ## every fuzz target for a moment; longer: make fuzz-short FUZZ_SECONDS=600
+	export FUZZ_SECONDS=$${FUZZ_SECONDS:-10}; $(call cargo_test,--profile fuzz -E 'test(/\bfuzz_/)')
 
 .PHONY: flights-data
 flights-data:

@@ -29,6 +29,8 @@ import report  # noqa: E402  (the folders are known only now)
 from compare import CACHE, measured  # noqa: E402
 
 ROWS = 3_000_000
+# Long enough that the start of the process does not count.
+SCALING_ROWS = 12_000_000
 SLOW_SINK_SECONDS = 60
 # What comes before is the process filling its buffers once.
 WARM_UP_SECONDS = 10
@@ -138,10 +140,10 @@ def single_keys(binary, work):
     )
 
 
-def bids(files):
-    folder = CACHE / f"bids/{ROWS}-{files}"
+def bids(files, rows=ROWS):
+    folder = CACHE / f"bids/{rows}-{files}"
     subprocess.run(
-        [sys.executable, BENCH / "bids/generate.py", folder, "--rows", str(ROWS), "--files", str(files)],
+        [sys.executable, BENCH / "bids/generate.py", folder, "--rows", str(rows), "--files", str(files)],
         check=True,
     )
     return folder
@@ -153,8 +155,8 @@ def timed(binary, work, query, folder, parallelism, interval):
     job.write_text(text.replace("interval: 10s", f"interval: {interval}"))
     shutil.rmtree(work / "store", ignore_errors=True)
     command = [binary, "run", job, "--store", work / "store", "--parallelism", parallelism]
-    _, wall, _, _ = measured(list(map(str, command)), cwd=work)
-    return wall
+    _, wall, cpu, _ = measured(list(map(str, command)), cwd=work)
+    return wall, cpu
 
 
 def checkpoints(binary, work):
@@ -162,7 +164,7 @@ def checkpoints(binary, work):
     walls = {"1s": [], "1h": []}
     for _ in range(5):
         for interval, of in walls.items():
-            of.append(timed(binary, work, "tumble", folder, 2, interval))
+            of.append(timed(binary, work, "tumble", folder, 2, interval)[0])
     often, never = (statistics.median(walls[i]) for i in ("1s", "1h"))
     return (
         f"Checkpoints: tumble over {ROWS:,} bids in {often:.2f} s with one every second, {never:.2f} s "
@@ -173,16 +175,19 @@ def checkpoints(binary, work):
 def scaling(binary, work):
     lines = []
     for files in (4, 1):
-        folder = bids(files)
+        folder = bids(files, SCALING_ROWS)
         for query in ("hop", "tumble"):
-            walls = {1: [], 2: []}
+            runs = {1: [], 2: []}
             for _ in range(5):
-                for parallelism, of in walls.items():
+                for parallelism, of in runs.items():
                     of.append(timed(binary, work, query, folder, parallelism, "10s"))
-            one, two = (statistics.median(walls[p]) for p in (1, 2))
+            (one, cpu_one), (two, cpu_two) = (
+                map(statistics.median, zip(*runs[p], strict=True)) for p in (1, 2)
+            )
             lines.append(
-                f"Scaling: {query}, {files} file(s): {one:.2f} s with 1 subtask, {two:.2f} s with 2: "
-                f"{one / two:.2f}×."
+                f"Scaling: {query} over {SCALING_ROWS:,} bids, {files} file(s): {one:.2f} s with 1 "
+                f"subtask ({cpu_one / one:.2f} cores busy), {two:.2f} s with 2 ({cpu_two / two:.2f} cores): "
+                f"{one / two:.2f}×; {cpu_two / cpu_one:.2f}× the CPU seconds."
             )
     return "\n- ".join(lines)
 

@@ -30,7 +30,7 @@ def commit():
             ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
         ).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
     return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
 
 

@@ -3,6 +3,10 @@
 //! Owns: the file, the options that replace its values, and printing what is wrong with it. What is
 //! wrong is decided by `streamforge-plan`. Start at: [`open`].
 
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use streamforge_plan::{Loaded, Problem};
@@ -19,10 +23,25 @@ pub struct Document {
     pub loaded: Loaded,
 }
 
+/// Longest document: one byte above the plan's limit tells that it is exceeded.
+const FILE_BYTES_MAX: usize = 512 << 10;
+
+/// The begin of a file: what is named by mistake may have no end.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take(FILE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads and checks a document; what is wrong with it is in the second.
 pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Vec<Problem>>> {
     let file = args.job.display().to_string();
-    let bytes = std::fs::read(&args.job).with_context(|| format!("read {file}"))?;
+    let bytes = read(&args.job).with_context(|| format!("read {file}"))?;
+    if bytes.len() > FILE_BYTES_MAX {
+        bail!("read {file}: it is longer than a document may be, {FILE_BYTES_MAX} bytes");
+    }
     let Ok(text) = String::from_utf8(bytes) else {
         bail!("read {file}: it is not UTF-8")
     };

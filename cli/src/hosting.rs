@@ -26,7 +26,10 @@ const GATHER: Duration = Duration::from_secs(1);
 /// Where a run's tasks are.
 pub enum Hosting {
     /// In this process.
-    Here,
+    Here {
+        /// Bytes of keyed state that they may hold together.
+        state_bytes_max: u64,
+    },
     /// In other processes.
     Elsewhere {
         /// Their sessions.
@@ -51,7 +54,11 @@ impl Hosting {
     ) -> Result<Self> {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let listen = match (args.task_managers, args.listen) {
-            (None, None) => return Ok(Self::Here),
+            (None, None) => {
+                return Ok(Self::Here {
+                    state_bytes_max: spec.state.memory_limit.bytes(),
+                });
+            }
             (_, Some(address)) => address,
             (Some(_), None) => loopback,
         };
@@ -67,6 +74,7 @@ impl Hosting {
             store_uri,
             store_settings,
             accept_lost_markers: args.accept_lost_marker.clone(),
+            state_bytes_max: spec.state.memory_limit.bytes(),
         })?;
         let address = sessions.address();
         let crew = match args.task_managers {

@@ -112,7 +112,7 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
         );
     }
     let table = ledger::table(oracle.nodes(), &newest.ledger);
-    input::read_all(&mut oracle, newest, &finished.surroundings).await?;
+    let mut notes = input::read_all(&mut oracle, newest, &finished.surroundings).await?;
     let outcome = oracle.finish()?;
     let nodes = graph::nodes(finished.graph)?;
     findings.extend(ledger::check_counts(
@@ -121,7 +121,6 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
         &outcome.counters,
     ));
     findings.extend(outcome.findings);
-    let mut notes = Vec::new();
     let mut sinks = Vec::new();
     for expected in outcome.sinks {
         match compare(expected, finished).await? {

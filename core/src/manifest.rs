@@ -261,23 +261,25 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Adds another task's, or an earlier attempt's, counts.
+    /// Adds another task's, or an earlier attempt's, counts. No job counts so far that it saturates;
+    /// a stored manifest can say anything.
     pub fn add(&mut self, other: &Counters) {
-        self.rows_in += other.rows_in;
-        self.passed += other.passed;
-        self.filtered += other.filtered;
-        self.late += other.late;
-        self.bad += other.bad;
-        self.out += other.out;
-        self.late_windows += other.late_windows;
-        self.bad_results += other.bad_results;
-        self.idle_returns += other.idle_returns;
-        self.unknown_fields += other.unknown_fields;
+        self.rows_in = self.rows_in.saturating_add(other.rows_in);
+        self.passed = self.passed.saturating_add(other.passed);
+        self.filtered = self.filtered.saturating_add(other.filtered);
+        self.late = self.late.saturating_add(other.late);
+        self.bad = self.bad.saturating_add(other.bad);
+        self.out = self.out.saturating_add(other.out);
+        self.late_windows = self.late_windows.saturating_add(other.late_windows);
+        self.bad_results = self.bad_results.saturating_add(other.bad_results);
+        self.idle_returns = self.idle_returns.saturating_add(other.idle_returns);
+        self.unknown_fields = self.unknown_fields.saturating_add(other.unknown_fields);
     }
 
     /// T3: every record ended in exactly one place.
     pub fn balances(&self) -> bool {
-        self.rows_in == self.passed + self.filtered + self.late + self.bad
+        let fates = [self.passed, self.filtered, self.late, self.bad];
+        u128::from(self.rows_in) == fates.into_iter().map(u128::from).sum()
     }
 }
 

@@ -23,6 +23,7 @@ use streamforge_engine::error::Recovery;
 use streamforge_engine::staged::Staged;
 use tokio::sync::mpsc;
 
+use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, Outlet, Report};
 use crate::inbox::{Control, Inbox};
@@ -31,7 +32,7 @@ use crate::pace::Pace;
 use crate::progress::{TaskProgress, Times, combine};
 use crate::registry;
 use crate::task::{Reader, TaskShell};
-use crate::upload::with_causes;
+use crate::upload::{failed, with_causes};
 use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
 use outbox::{Outbox, stamp_events};
 
@@ -166,6 +167,7 @@ impl Attempt {
             staged: &staged,
             events: &events,
             clock: Clock::start(),
+            budget: Arc::new(StateBudget::new(context.memory_limit)),
         };
         let publishers = publishing::open_publishers(&building).await?;
         let mut shells = Vec::with_capacity(ids.len());
@@ -453,15 +455,6 @@ async fn list_splits(context: &Context, deployment: &Deployment) -> Result<Split
         }
     }
     Ok(splits)
-}
-
-fn failed(task: Option<TaskId>, error: &streamforge_engine::error::Error) -> Event {
-    let retry = error.recovery() == Recovery::Restart;
-    Event::Failed {
-        task,
-        cause: with_causes(error),
-        retry,
-    }
 }
 
 fn spawn_task(shell: TaskShell, events: mpsc::Sender<Event>) -> std::io::Result<JoinHandle<()>> {

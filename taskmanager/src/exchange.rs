@@ -60,7 +60,7 @@ pub struct Config {
     /// Threads of the exchange's runtime.
     pub threads: usize,
     /// Bytes of rows that one channel's sender may be ahead of the task that receives (B1). Credit
-    /// comes back a quarter of it at a time.
+    /// comes back half of it at a time.
     pub window_bytes: u64,
     /// Bytes of rows that wait in one channel's sender before its task must wait.
     pub queue_bytes: usize,

@@ -83,6 +83,10 @@ struct State {
     control: VecDeque<Control>,
     lanes: Vec<Lane>,
     next_lane: usize,
+    /// The task waits in [`Inbox::next`]: else nobody need be woken.
+    waits: bool,
+    /// Senders that wait for room.
+    blocked_n: usize,
     cancelled: bool,
 }
 
@@ -122,6 +126,7 @@ impl Inbox {
         let is_batch = matches!(element, Element::Batch(_));
         let mut state = self.lock();
         if is_batch {
+            state.blocked_n += 1;
             state = self
                 .drained
                 .wait_while(state, |state| {
@@ -129,6 +134,7 @@ impl Inbox {
                     lane.is_some_and(|lane| lane.batches >= LANE_BATCHES_MAX) && !state.cancelled
                 })
                 .unwrap_or_else(PoisonError::into_inner);
+            state.blocked_n -= 1;
         }
         if state.cancelled {
             return false;
@@ -137,8 +143,7 @@ impl Inbox {
             lane.batches += usize::from(is_batch);
             lane.push(element, 0);
         }
-        drop(state);
-        self.arrived.notify_one();
+        self.wake(state);
         true
     }
 
@@ -159,8 +164,16 @@ impl Inbox {
         if let Some(lane) = state.lanes.get_mut(channel) {
             lane.push(element, bytes);
         }
+        self.wake(state);
+    }
+
+    /// Wakes the task, if it waits: a wake is a system call.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        let waits = std::mem::take(&mut state.waits);
         drop(state);
-        self.arrived.notify_one();
+        if waits {
+            self.arrived.notify_one();
+        }
     }
 
     /// Elements that wait in a channel's lane.
@@ -207,7 +220,9 @@ impl Inbox {
                 drained.on_taken(bytes);
             } else {
                 lane.batches -= 1;
-                self.drained.notify_all();
+                if state.blocked_n > 0 {
+                    self.drained.notify_all();
+                }
             }
         }
         state.next_lane = idx + 1;
@@ -234,11 +249,13 @@ impl Inbox {
                     return Next::Element(lane, element);
                 }
             }
+            state.waits = true;
             let (woken, timeout) = self
                 .arrived
                 .wait_timeout(state, patience)
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
+            state.waits = false;
             if timeout.timed_out() {
                 return if state.cancelled {
                     Next::Cancelled

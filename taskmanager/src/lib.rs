@@ -5,6 +5,7 @@
 //! is in [`task`].
 
 pub mod attempt;
+pub mod budget;
 pub mod clock;
 pub mod exchange;
 pub mod inbox;

@@ -42,6 +42,8 @@ pub struct Context {
     pub exchange: Option<Arc<Exchange>>,
     /// Folder of secrets, one folder each.
     pub secrets: Option<PathBuf>,
+    /// Bytes of keyed state that an attempt may hold here.
+    pub memory_limit: u64,
     /// Whether somebody looks at what `print` prints; `None`: find out.
     pub terminal: Option<bool>,
     /// Sinks whose lost Kafka marker was accepted by a person.

@@ -248,6 +248,7 @@ impl Session {
             secrets: self.config.secrets.clone(),
             terminal: Some(false),
             accept_lost_markers: welcome.accept_lost_markers,
+            memory_limit: welcome.state_bytes_max,
         };
         let (requests, work) = mpsc::channel(REQUESTS_MAX);
         let manager = Manager::new(context.clone(), self.events_in.clone());

@@ -19,6 +19,7 @@ use streamforge_engine::task::{Channel, CoreSnapshot, Effect, Element, TaskCore}
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{Outlet, Upstream};
 use crate::inbox::{Control, Inbox, Next};
@@ -79,6 +80,10 @@ pub struct TaskShell {
     pub events: mpsc::Sender<Event>,
     /// For people.
     pub progress: Arc<TaskProgress>,
+    /// What all tasks may hold.
+    pub budget: Arc<StateBudget>,
+    /// What this one held when it looked last.
+    pub held: u64,
     /// Runs the connectors' futures.
     pub runtime: Handle,
     /// Time.
@@ -110,6 +115,9 @@ impl TaskShell {
             if now_ms >= shown_ms + PROGRESS_EVERY_MS {
                 shown_ms = now_ms;
                 self.show();
+                let held = self.core.state_size() as u64;
+                self.budget
+                    .hold(std::mem::replace(&mut self.held, held), held)?;
             }
             let flow = if self.reader.is_some() {
                 self.step_source(&mut reading, &mut waiting)?
@@ -372,7 +380,7 @@ impl TaskShell {
         Ok(())
     }
 
-    /// Stages every sink and hands the rest to the uploader.
+    /// Closes every sink's interval and hands all to the uploader.
     fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
         let Barrier { id, kind } = snapshot.barrier;
         let closing = matches!(kind, CheckpointKind::Stop | CheckpointKind::Final);
@@ -381,9 +389,7 @@ impl TaskShell {
             if closing {
                 writer.writer.close_at_next_stage();
             }
-            if let Some(interval) = self.runtime.block_on(writer.writer.stage(id))? {
-                staged.push((writer.slot.clone(), interval));
-            }
+            staged.push((writer.slot.clone(), writer.writer.stage(id)?));
         }
         self.show();
         let freeze_us = self.clock.now_us().saturating_sub(self.step_began_us);

@@ -10,10 +10,12 @@ use arrow::compute::concat_batches;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, TaskId};
-use streamforge_core::manifest::{ObjectRef, PartRef, StagedInterval};
+use streamforge_core::manifest::{ObjectRef, PartRef};
 use streamforge_core::messages::{Event, Stamp, TaskSnapshot};
 use streamforge_core::object_key::{LATE, PARTS, Writer};
+use streamforge_engine::error::Recovery;
 use streamforge_engine::operator::OperatorSnapshot;
+use streamforge_engine::sink::Staging;
 use streamforge_engine::staged::Staged;
 use streamforge_engine::state::StatePart;
 use streamforge_engine::task::CoreSnapshot;
@@ -23,12 +25,11 @@ use streamforge_store::{Condition, ObjectStore, Put};
 use tokio::sync::mpsc;
 
 /// What a task hands over at a barrier.
-#[derive(Debug)]
 pub struct Upload {
     /// From its core.
     pub snapshot: CoreSnapshot,
-    /// What its sinks staged at this barrier.
-    pub staged: Vec<(SlotId, StagedInterval)>,
+    /// What its sinks closed at this barrier, not durable yet.
+    pub staged: Vec<(SlotId, Staging)>,
     /// How long the task stood still.
     pub freeze_us: u64,
 }
@@ -86,18 +87,18 @@ pub struct Uploader {
 
 /// One batch per operator: every object of the late log is listed by every later manifest.
 fn merged(
-    rows: VecDeque<(OperatorUid, RecordBatch)>,
+    rows: &VecDeque<(OperatorUid, RecordBatch)>,
 ) -> Result<VecDeque<(OperatorUid, RecordBatch)>, Error> {
-    let mut by_operator: BTreeMap<OperatorUid, Vec<RecordBatch>> = BTreeMap::new();
+    let mut by_operator: BTreeMap<&OperatorUid, Vec<&RecordBatch>> = BTreeMap::new();
     for (operator, batch) in rows {
         by_operator.entry(operator).or_default().push(batch);
     }
-    let concat = |(operator, batches): (OperatorUid, Vec<RecordBatch>)| {
-        let schema = batches.first().map(RecordBatch::schema)?;
-        Some(match concat_batches(&schema, &batches) {
-            Ok(batch) => Ok((operator, batch)),
+    let concat = |(operator, batches): (&OperatorUid, Vec<&RecordBatch>)| {
+        let schema = batches.first()?.schema();
+        Some(match concat_batches(&schema, batches) {
+            Ok(batch) => Ok((operator.clone(), batch)),
             Err(error) => Err(Error::Convert {
-                operator: operator.0,
+                operator: operator.0.clone(),
                 reason: error.to_string(),
             }),
         })
@@ -109,14 +110,20 @@ impl Uploader {
     /// Works until the task is gone.
     pub async fn run(mut self, mut uploads: mpsc::Receiver<Upload>) {
         while let Some(upload) = uploads.recv().await {
-            let id = upload.snapshot.barrier.id;
+            let Upload {
+                snapshot,
+                staged,
+                freeze_us,
+            } = upload;
+            let id = snapshot.barrier.id;
             let task = self.task;
             // Staged output is remembered first: even if this checkpoint fails, the next one
             // carries it under the id of the barrier that closed it (C3).
-            for (slot, interval) in &upload.staged {
-                self.staged.add(slot.clone(), interval.clone());
+            if let Err(error) = self.finish_staging(staged).await {
+                let _gone = self.events.send(failed(Some(task), &error)).await;
+                return;
             }
-            let event = match self.acknowledge(upload).await {
+            let event = match self.acknowledge(snapshot, freeze_us).await {
                 Ok(snapshot) => Event::Ack(Box::new(snapshot)),
                 Err(error) => Event::Declined {
                     task,
@@ -130,16 +137,28 @@ impl Uploader {
         }
     }
 
-    async fn acknowledge(&mut self, upload: Upload) -> Result<TaskSnapshot, Error> {
-        let Upload {
-            snapshot,
-            freeze_us,
-            ..
-        } = upload;
+    /// Rows that a sink took and cannot make durable are lost to this attempt, and so is it.
+    async fn finish_staging(
+        &self,
+        staged: Vec<(SlotId, Staging)>,
+    ) -> Result<(), streamforge_engine::error::Error> {
+        for (slot, staging) in staged {
+            if let Some(interval) = staging.await? {
+                self.staged.add(slot, interval);
+            }
+        }
+        Ok(())
+    }
+
+    async fn acknowledge(
+        &mut self,
+        snapshot: CoreSnapshot,
+        freeze_us: u64,
+    ) -> Result<TaskSnapshot, Error> {
         let id = snapshot.barrier.id;
         let mut bytes = 0;
         self.late_rows.extend(snapshot.late_log);
-        self.late_rows = merged(std::mem::take(&mut self.late_rows))?;
+        self.late_rows = merged(&self.late_rows)?;
         while let Some((operator, rows)) = self.late_rows.front().cloned() {
             let key = self.name(LATE, id);
             let (object, stored) = encode_late_log(key, &operator, &rows)?;
@@ -244,6 +263,15 @@ impl Uploader {
                 }),
             },
         }
+    }
+}
+
+/// What the coordinator is told of an error; a user's mistake does not go away by itself.
+pub fn failed(task: Option<TaskId>, error: &streamforge_engine::error::Error) -> Event {
+    Event::Failed {
+        task,
+        cause: with_causes(error),
+        retry: error.recovery() == Recovery::Restart,
     }
 }
 

@@ -60,6 +60,7 @@ const OURS: &[(&str, &[&str])] = &[
         &[
             "core",
             "plan",
+            "proto",
             "store",
             "engine",
             "state",
@@ -99,7 +100,7 @@ const OURS: &[(&str, &[&str])] = &[
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("kube*", &["crds", "operator", "cli"]),
     ("k8s-openapi", &["crds", "operator", "cli"]),
-    ("tonic*", &["proto", "host", "taskmanager", "cli"]),
+    ("tonic*", &["proto", "host", "taskmanager", "cli", "bench"]),
     ("datafusion*", &["plan", "engine", "cli"]),
     ("aws-sdk-s3", &["store"]),
     ("rdkafka*", &["connectors", "e2e-kafka"]),

@@ -4,6 +4,7 @@
 //! and showing progress. Decides nothing about the job. Start at: [`run`].
 
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +16,7 @@ use streamforge_host::{
     CheckpointPolicy, JobConfig, JobHandle, MemberPolicy, Outcome as JobOutcome, RestartPolicy,
 };
 use streamforge_store::ObjectStore;
+use streamforge_taskmanager::connectors::print;
 use streamforge_taskmanager::manager;
 use streamforge_taskmanager::metrics::Metrics;
 use streamforge_taskmanager::metrics::store_calls::CountedStore;
@@ -81,6 +83,42 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
     outcome
 }
 
+/// A new job knows nothing of what earlier ones published, and deletes nothing.
+fn say_what_is_left(spec: &StreamJobSpec) {
+    for sink in &spec.sinks {
+        let Some(file) = &sink.file else { continue };
+        let files_n = published_files(Path::new(&file.path));
+        if files_n > 0 {
+            let files = if files_n == 1 { "file" } else { "files" };
+            eprintln!(
+                "note: {} holds {files_n} {files} that earlier runs published; the new rows of `{}` \
+                 come beside them. Whoever wants only the new ones stops this run, moves the folder \
+                 away and starts again with --fresh",
+                file.path, sink.name
+            );
+        }
+    }
+}
+
+/// Visible files below an output folder whose names are those of published ones.
+fn published_files(folder: &Path) -> usize {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let count = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match name.to_str() {
+            Some(name) if is_folder && !name.starts_with(['.', '_']) => {
+                published_files(&entry.path())
+            }
+            Some(name) if !is_folder && name.starts_with("part-") => 1,
+            _ => 0,
+        }
+    };
+    entries.flatten().map(count).sum()
+}
+
 /// Whether rows go to stdout.
 fn prints(document: &Document) -> bool {
     document
@@ -122,6 +160,9 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     let graph = streamforge_plan::plan(loaded);
     let place = StorePlace::of_job(&args.place, &loaded.spec, &loaded.name)?;
     let store = place.open(args.fresh).await?;
+    if args.fresh {
+        say_what_is_left(&loaded.spec);
+    }
     let hosting = Hosting::of(args, &loaded.spec, &place, &shown.screen)?;
     let config = JobConfig {
         graph,
@@ -175,13 +216,14 @@ fn start(
     metrics: Metrics,
 ) -> (JobHandle, Tasks) {
     match hosting {
-        Hosting::Here => {
+        Hosting::Here { state_bytes_max } => {
             let (ours, theirs) = streamforge_host::in_process();
             let context = manager::Context {
                 me: TaskManagerId::local(),
                 store: Arc::clone(&store),
                 exchange: None,
                 secrets: args.place.secrets.clone(),
+                memory_limit: state_bytes_max,
                 terminal: None,
                 accept_lost_markers: args.accept_lost_marker.clone(),
                 metrics,
@@ -316,6 +358,14 @@ fn finish(outcome: JobOutcome, name: &str, store: &StorePlace) -> Result<Outcome
                 eprintln!("{note}");
             }
             Ok(Outcome::Stopped)
+        }
+        // Like any program behind a pipe: whoever reads has enough.
+        JobOutcome::Failed(_) if print::reader_is_gone() => {
+            eprintln!(
+                "nobody reads the printed rows any more; run {name} again to go on from its newest \
+                 checkpoint"
+            );
+            Ok(Outcome::Done)
         }
         JobOutcome::Failed(error) => Err(error.into()),
     }

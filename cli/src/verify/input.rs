@@ -1,7 +1,7 @@
 //! Reading a job's input a second time.
 //!
 //! Owns: opening the readers of the connectors once more, over all splits, in one subtask, and making
-//! sure that the splits are those the job has read.
+//! sure that the splits are those the job has read, and its files as it has read them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,28 +9,32 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use streamforge_core::job_graph::{Operator, OperatorKind, SourceSpec};
 use streamforge_core::manifest::{Manifest, SplitState};
+use streamforge_taskmanager::connectors::files::identity::Touch;
 use streamforge_taskmanager::connectors::files::source::ReaderPlace;
+use streamforge_taskmanager::connectors::files::split::describe;
 use streamforge_taskmanager::connectors::registry::{self, Surroundings};
 use streamforge_taskmanager::engine::batch::StreamBatch;
 use streamforge_taskmanager::engine::source::{SourceBatch, SourceEvent};
 
 use super::oracle::Oracle;
 
-/// Hands all rows of all sources to the oracle.
+/// Hands all rows of all sources to the oracle; answers what a person should know about the input.
 pub async fn read_all(
     oracle: &mut Oracle<'_>,
     newest: &Manifest,
     surroundings: &Surroundings,
-) -> Result<()> {
+) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
     let operators: Vec<&Operator> = oracle.nodes().iter().map(|node| node.operator).collect();
     for (idx, operator) in operators.into_iter().enumerate() {
         if let OperatorKind::Source(spec) = &operator.kind {
-            read_source(oracle, idx, (operator, spec, newest), surroundings)
+            let touched = read_source(oracle, idx, (operator, spec, newest), surroundings)
                 .await
                 .with_context(|| format!("read the input of `{}`", operator.node))?;
+            notes.extend(touched);
         }
     }
-    Ok(())
+    Ok(notes)
 }
 
 async fn read_source(
@@ -38,7 +42,7 @@ async fn read_source(
     idx: usize,
     (operator, spec, newest): (&Operator, &SourceSpec, &Manifest),
     surroundings: &Surroundings,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let read = newest
         .sources
         .get(&operator.uid)
@@ -51,9 +55,13 @@ async fn read_source(
                 .list()
                 .await?;
             check_same(&listed, read)?;
-            listed
+            as_read(listed, read)
         }
     };
+    let mut notes = Vec::new();
+    if spec.connector.kind == "file" {
+        notes = touched_files(&splits)?;
+    }
     let place = ReaderPlace {
         subtask: 0,
         parallelism: 1,
@@ -78,7 +86,7 @@ async fn read_source(
                 };
                 oracle.on_source_rows(idx, rows, bad, bad_n)?;
             }
-            SourceEvent::Ended => return Ok(()),
+            SourceEvent::Ended => return Ok(notes),
             SourceEvent::Waiting => bail!("a bounded source has nothing and does not end"),
             // A reader of Kafka waits for what is under way.
             SourceEvent::Quiet
@@ -87,6 +95,38 @@ async fn read_source(
             | SourceEvent::Discovered(_) => {}
         }
     }
+}
+
+/// The splits at their start, as the job found them: a file that grew is read to its length of then,
+/// one that shrank or changed is an error of the reader.
+fn as_read(now: Vec<SplitState>, read: &[SplitState]) -> Vec<SplitState> {
+    let as_read = |split: SplitState| match read.iter().find(|then| then.split == split.split) {
+        Some(then) => SplitState {
+            description: then.description.clone(),
+            weight: then.weight,
+            ..split
+        },
+        None => split,
+    };
+    now.into_iter().map(as_read).collect()
+}
+
+/// Files whose time of change is another, though length, first and last bytes are the same.
+fn touched_files(splits: &[SplitState]) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for split in splits {
+        for file in describe(split)?.files {
+            let (_, touch) = file.open_touched()?;
+            if touch == Touch::Touched {
+                notes.push(format!(
+                    "{} was touched since the job read it; its length, first and last bytes are the \
+                     same, but what lies between may have changed",
+                    file.path.display()
+                ));
+            }
+        }
+    }
+    Ok(notes)
 }
 
 /// Files that came or went since the job ran would be told as missing or extra rows.

@@ -29,7 +29,7 @@ use super::multiset::Multiset;
 mod rows;
 mod work;
 
-use rows::{add_rows, assemble, result_rows};
+use rows::{add_rows, assemble, outside_years, result_rows};
 use work::{Work, plan_work, reason_column};
 
 /// Rows handed on at once.
@@ -231,14 +231,7 @@ impl<'g> Oracle<'g> {
         }
         match self.work.get_mut(idx).context("every node has its work")? {
             Work::Source { .. } | Work::Final { .. } => Ok(()),
-            Work::Sink(rows) => {
-                let reason = self.nodes.get(idx).and_then(reason_column);
-                if let Some(rows) = rows {
-                    add_rows(rows, &batch.rows, reason)?;
-                }
-                self.counter(idx).passed += rows_n;
-                Ok(())
-            }
+            Work::Sink(_) => self.on_sink_rows(idx, &batch),
             Work::Union => {
                 self.counter(idx).passed += rows_n;
                 let columns = self.output(idx);
@@ -286,6 +279,27 @@ impl<'g> Oracle<'g> {
                 Ok(())
             }
         }
+    }
+
+    /// Rows that a sink cannot write so that they read back are bad; the others are expected in it.
+    fn on_sink_rows(&mut self, idx: usize, batch: &StreamBatch) -> Result<()> {
+        let reason = self.nodes.get(idx).and_then(reason_column);
+        let Some(Work::Sink(Some(rows))) = self.work.get_mut(idx) else {
+            self.counter(idx).passed += batch.len() as u64;
+            return Ok(());
+        };
+        let outside = outside_years(&batch.rows)?;
+        let good = (0..batch.len()).filter(|row| !outside.contains(row));
+        let good: UInt32Array = good.filter_map(|row| u32::try_from(row).ok()).collect();
+        if outside.is_empty() {
+            add_rows(rows, &batch.rows, reason)?;
+        } else {
+            add_rows(rows, &batch.take(&good)?.rows, reason)?;
+        }
+        self.counter(idx).passed += good.len() as u64;
+        self.counter(idx).bad += outside.len() as u64;
+        let bad = outside.into_iter().map(|row| (row, String::new()));
+        self.send_bad(idx, bad_rows(batch, bad.collect()))
     }
 
     fn output(&self, idx: usize) -> &'g [Column] {

@@ -4,6 +4,7 @@
 //! found are reported at once; each step goes on with what the step before could mend. Does no I/O.
 //! Start at: [`load`].
 
+mod folders;
 mod kafka;
 mod nodes;
 mod outputs;
@@ -95,6 +96,7 @@ fn load_root(root: &Node, problems: &mut Problems, notes: &mut Problems) -> Opti
     let (value, places) = structure::check(&spec.value, &SPEC_SCHEMA, "spec", problems);
     let spec = typed(value?, &places, problems)?;
     let nodes = nodes::resolve_all(&spec, &places, problems);
+    folders::check(&spec, &places, problems);
     run::check(&spec, &places, problems, notes);
     Some(Loaded {
         name: name?,

@@ -6,7 +6,12 @@
 
 mod aggregate;
 mod at_time_zone;
+mod bounded;
+mod comparison;
+mod constant;
+mod float;
 mod functions;
+mod keyword;
 mod lower;
 mod parse;
 mod precision;
@@ -78,10 +83,13 @@ pub(crate) fn resolve_item(parsed: &Parsed, scope: &Scope) -> Result<Expr, Error
 }
 
 pub(crate) fn resolve_ast(ast: &parse::Ast, scope: &Scope) -> Result<Expr, Error> {
+    keyword::check(ast, scope)?;
     let lowered = lower::lower(ast, scope)?;
     let found = lowered.data_type(scope)?;
     let data_type = sql_type(&found).ok_or_else(|| no_column_type(&found))?;
-    lowered.physical(&arrow_type(&data_type), scope)?;
+    let physical = lowered.physical(&arrow_type(&data_type), scope)?;
+    comparison::check(ast, scope)?;
+    constant::check(&physical, scope.columns())?;
     let nullable = lowered.nullable(scope);
     Ok(Expr {
         sql: ast.to_string(),

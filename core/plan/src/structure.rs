@@ -119,6 +119,15 @@ fn text_of<'a>(schema: &'a Json, key: &str) -> Option<&'a str> {
     schema.get(key).and_then(Json::as_str)
 }
 
+/// An example of a number with its unit, where one is wanted.
+fn unit_hint(schema: &Json) -> Option<&'static str> {
+    match text_of(schema, "pattern")? {
+        DURATION_PATTERN | OFFSET_PATTERN | WATCH_PATTERN => Some("`10s` or `1h30m`"),
+        SIZE_PATTERN => Some("`64Mi`"),
+        _ => None,
+    }
+}
+
 fn size_of(schema: &Json, key: &str) -> Option<usize> {
     schema
         .get(key)
@@ -161,6 +170,12 @@ impl Walk<'_> {
             ("string", Value::Text(text)) => self.text(node, text, schema, path),
             ("integer" | "number", Value::Number(_)) => self.number(node, schema, path),
             ("boolean", Value::Bool(value)) => Some((*value).into()),
+            ("string", Value::Number(number)) if unit_hint(schema).is_some() => {
+                let message = format!("{number} lacks a unit");
+                let hint = unit_hint(schema).map(|example| format!("write it as in {example}"));
+                self.add(node.at, path, message, hint);
+                None
+            }
             (expected, _) => {
                 self.wrong_type(node, expected, path);
                 None
@@ -224,7 +239,7 @@ impl Walk<'_> {
                 written.insert(key.clone(), value);
             }
         }
-        self.choice(node, &seen, path);
+        self.choice(node, &seen, properties, path);
         self.report_missing(node, schema, &seen, path);
         let complete = required(schema).all(|name| written.contains_key(name));
         complete.then_some(Json::Object(written))
@@ -251,7 +266,13 @@ impl Walk<'_> {
     }
 
     /// Exactly one of several keys.
-    fn choice(&mut self, node: &Node, seen: &BTreeMap<&str, At>, path: &str) {
+    fn choice(
+        &mut self,
+        node: &Node,
+        seen: &BTreeMap<&str, At>,
+        properties: &Map<String, Json>,
+        path: &str,
+    ) {
         let general = general(path);
         let Some(choice) = CHOICES.iter().find(|choice| choice.path == general) else {
             return;
@@ -269,6 +290,11 @@ impl Walk<'_> {
             .collect();
         match written.as_slice() {
             [] if reserved => {}
+            // Where nothing but the choice can stand, what stands there was reported as unknown.
+            [] if !seen.is_empty()
+                && properties
+                    .keys()
+                    .all(|key| choice.keys.contains(&key.as_str())) => {}
             [] => {
                 let near = seen
                     .keys()
@@ -479,12 +505,19 @@ fn enum_mistake(text: &str, values: &[Json], path: &str) -> Option<Mistake> {
         .iter()
         .any(|r| r.path == general && r.value == text)
     {
-        return Some((format!("`{text}` is not supported yet"), None));
+        let hint = Some(one_of(&known));
+        return Some((format!("`{text}` is not supported yet"), hint));
     }
-    let hint = did_you_mean(text, known.iter().copied())
-        .unwrap_or_else(|| format!("write one of {}", listed(known)));
+    let hint = did_you_mean(text, known.iter().copied()).unwrap_or_else(|| one_of(&known));
     Some((
         format!("`{}` is not a value of this field", cut(text)),
         Some(hint),
     ))
+}
+
+fn one_of(known: &[&str]) -> String {
+    match known {
+        [only] => format!("write `{only}`"),
+        _ => format!("write one of {}", listed(known.iter().copied())),
+    }
 }

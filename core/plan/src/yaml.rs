@@ -81,7 +81,14 @@ pub(crate) fn parse(text: &str) -> Result<Node, Mistake> {
                 line: error.marker().line(),
                 column: error.marker().col() + 1,
             };
-            Mistake::new(at, format!("this is not YAML: {}", error.info()))
+            let hint = error
+                .info()
+                .contains("tabs")
+                .then(|| "indent with spaces".to_owned());
+            Mistake {
+                hint,
+                ..Mistake::new(at, format!("this is not YAML: {}", error.info()))
+            }
         })?;
         builder.on_event(event, at(span))?;
     }

@@ -124,8 +124,10 @@ impl Sink {
         let mut staged = Vec::new();
         for (n, values) in intervals.iter().enumerate() {
             writer.write(rows(values)).await.expect("rows are staged");
-            let interval = writer.stage(id(first + n as u64)).await;
-            staged.extend(interval.expect("the store takes it"));
+            let staging = writer
+                .stage(id(first + n as u64))
+                .expect("the interval closes");
+            staged.extend(staging.await.expect("the store takes it"));
         }
         staged
     }

@@ -326,7 +326,7 @@ async fn attack_17_a_row_over_the_limit_is_bad_when_it_is_staged() {
     let bad = writer.write(rows(&[&long, "short"])).await.unwrap();
 
     assert_eq!(bad.len(), 1);
-    let interval = writer.stage(id(1)).await.unwrap().unwrap();
+    let interval = writer.stage(id(1)).unwrap().await.unwrap().unwrap();
     assert_eq!(interval.objects[0].rows, 1);
 }
 
@@ -386,7 +386,7 @@ async fn attack_10_listed_slots_without_a_writer_are_published_x4() {
     for n in 0..4 {
         let mut writer = sink.writer(n, 1, Delivery::ExactlyOnce);
         writer.write(rows(&[&n.to_string()])).await.unwrap();
-        listed.push(vec![writer.stage(id(1)).await.unwrap().unwrap()]);
+        listed.push(vec![writer.stage(id(1)).unwrap().await.unwrap().unwrap()]);
     }
 
     let restored = sink.publisher(2);
@@ -410,7 +410,7 @@ async fn at_least_once_rows_are_delivered_before_the_barrier_is_passed() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     writer.write(rows(&many)).await.unwrap();
 
-    assert_eq!(writer.stage(id(1)).await.unwrap(), None);
+    assert_eq!(writer.stage(id(1)).unwrap().await.unwrap(), None);
 
     assert_eq!(topic.written().len(), 5_000);
 }
@@ -423,12 +423,13 @@ async fn kf_x3_a_failed_delivery_fails_the_barrier() {
     let sink = Sink::new(&broker, &topic);
     let mut writer = sink.writer(0, 1, Delivery::AtLeastOnce);
     writer.write(rows(&["a"])).await.unwrap();
-    writer.stage(id(1)).await.unwrap();
+    writer.stage(id(1)).unwrap().await.unwrap();
     broker.set(&topic.name, "max.message.bytes", "200").await;
     let long = "x".repeat(5_000);
 
     let written = writer.write(rows(&[&long])).await;
-    let staged = writer.stage(id(2)).await;
+    let staging = writer.stage(id(2)).expect("the interval closes");
+    let staged = staging.await;
 
     assert!(written.is_err() || staged.is_err());
 }

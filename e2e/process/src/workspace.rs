@@ -78,6 +78,15 @@ impl Workspace {
         c
     }
 
+    /// `streamforge ARGUMENTS` in this folder, not yet started.
+    pub fn bare(&self, arguments: &[&str]) -> Command {
+        let mut c = Command::new(binary());
+        c.current_dir(self.folder.path())
+            .args(arguments)
+            .stdin(Stdio::null());
+        c
+    }
+
     /// Starts `run` with `arguments`; its stderr goes to a file that [`Running::wait`] returns.
     pub fn start(&self, arguments: &[&str]) -> Running {
         self.start_named("stderr", arguments)

@@ -103,7 +103,7 @@ fn output_folder_that_cannot_be_made_is_an_error() {
 }
 
 #[test]
-fn rows_that_are_not_rows_go_to_bad_and_the_others_are_published() {
+fn rows_that_are_not_rows_go_to_bad_and_the_others_are_published_kf_r1() {
     let mut nested = b"{\"id\":2,\"text\":".to_vec();
     nested.extend(b"[".repeat(100_000));
     let lines: &[&[u8]] = &[

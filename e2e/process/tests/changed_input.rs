@@ -95,3 +95,56 @@ fn file_that_came_after_the_first_start_is_not_read() {
     assert_eq!(rows.len(), ROWS);
     assert!(!rows.contains(&"{\"id\":-1}".to_owned()));
 }
+
+#[test]
+fn file_that_was_only_touched_is_read_on() {
+    let workspace = stopped_inside_a_file();
+    let text = std::fs::read_to_string(workspace.path("in/b.ndjson")).unwrap();
+    // The same bytes once more, as a copy back from a backup would leave them.
+    workspace.write("in/b.ndjson", &text);
+
+    workspace.run(&["--parallelism", "2"]).check_code(0);
+
+    assert_eq!(workspace.published().rows().len(), ROWS);
+    workspace.verify();
+}
+
+#[test]
+fn file_that_changed_in_the_middle_of_what_was_read_is_named() {
+    let workspace = stopped_inside_a_file();
+    let text = std::fs::read_to_string(workspace.path("in/b.ndjson")).unwrap();
+    workspace.write(
+        "in/b.ndjson",
+        text.replace("{\"id\":11000}", "{\"id\":11999}"),
+    );
+
+    check_named(&workspace, "b.ndjson");
+}
+
+#[test]
+fn verify_names_the_file_that_changed_since_the_job_read_it() {
+    let workspace = Workspace::new(JOB);
+    workspace.write("in/a.ndjson", "{\"id\":1}\n");
+    workspace.write("in/b.ndjson", "{\"id\":2}\n");
+    workspace.run(&[]).check_code(0);
+    workspace.write("in/b.ndjson", "{\"id\":3}\n");
+
+    let output = workspace.output("verify", &[]);
+
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("b.ndjson changed") && !said.contains("a.ndjson"),
+        "{said}"
+    );
+}
+
+#[test]
+fn verify_reads_a_grown_file_to_the_length_the_job_read() {
+    let workspace = Workspace::new(JOB);
+    workspace.write("in/a.ndjson", "{\"id\":1}\n");
+    workspace.run(&[]).check_code(0);
+    workspace.write("in/a.ndjson", "{\"id\":1}\n{\"id\":2}\n");
+
+    workspace.verify();
+}

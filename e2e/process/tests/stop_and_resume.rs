@@ -1,5 +1,7 @@
 //! Signals that ask for an end, and what the next start does.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -166,8 +168,11 @@ fn fresh_start_keeps_the_old_store_aside_and_begins_anew() {
     workspace.run(&[]).check_code(0);
     let first = workspace.published();
 
-    workspace.run(&["--fresh"]).check_code(0);
+    let ended = workspace.run(&["--fresh"]);
 
+    ended.check_code(0);
+    let left = format!("out/ holds {} file", first.files_n());
+    assert!(ended.stderr.contains(&left), "{}", ended.stderr);
     let beside = std::fs::read_dir(workspace.path("")).unwrap();
     let stores = beside.filter(|e| {
         e.as_ref()
@@ -197,4 +202,32 @@ fn max_parallelism_that_changes_while_state_exists_is_refused() {
 
     ended.check_code(1);
     assert!(ended.stderr.contains("maxParallelism"), "{}", ended.stderr);
+}
+
+#[test]
+fn print_into_a_pipe_that_nobody_reads_any_more_ends_quietly() {
+    let sink = "{name: results, from: per_user, file: {path: out/}, format: {json: {}}}";
+    assert!(JOB.contains(sink));
+    let workspace =
+        Workspace::new(&endless().replace(sink, "{name: out, from: clicks, print: {}}"));
+    let mut child = workspace
+        .command("run", &[])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.starts_with("{\"user_id\":"), "{first}");
+
+    drop(lines);
+
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        !said.contains("Broken pipe") && !said.contains("error:"),
+        "{said}"
+    );
+    assert!(said.contains("run clicks again to go on"), "{said}");
 }

@@ -322,7 +322,7 @@ fn barrier_that_not_all_sources_got_blocks_nobody_for_ever_a2() {
 
 /// Attack 28: one source ends early, checkpoints go on, and it is not read again.
 #[test]
-fn ended_source_is_in_every_later_checkpoint_and_never_read_again_c11() {
+fn ended_source_is_in_every_later_checkpoint_and_never_read_again_c11_kf_c11() {
     let input = Input {
         splits: vec![
             split("a", "a0", seconds(0, 3)),

@@ -245,7 +245,10 @@ impl Coordinator {
             let cause = format!("it has said nothing for {silence_ms_max} ms");
             self.on_task_manager_lost(&silent, &cause);
         }
-        if self.adopt_until_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
+        if self
+            .adopt_until_ms
+            .is_some_and(|at_ms| at_ms <= self.now_ms)
+        {
             self.adopt_if_whole();
         }
     }

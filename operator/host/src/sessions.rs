@@ -55,6 +55,8 @@ pub struct SessionsConfig {
     pub store_settings: String,
     /// Sinks whose lost Kafka marker was accepted by a person.
     pub accept_lost_markers: Vec<String>,
+    /// Bytes of keyed state that the tasks of one task manager may hold together.
+    pub state_bytes_max: u64,
 }
 
 /// Why there are no sessions.

@@ -167,7 +167,7 @@ impl Bucket {
         loop {
             let request = self.client().get_object().bucket(self.name());
             let sent = request.key(self.full(key)).send();
-            let answer = match retry.attempt(sent).await {
+            let answer = match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => answer,
                 Err(Failure::Answer(no)) if no.is_absent() => return Ok(None),
                 Err(failure) => {
@@ -177,7 +177,7 @@ impl Bucket {
             };
             retry.carries(length(answer.content_length()));
             let etag = etag(answer.e_tag(), &retry)?;
-            match retry.attempt(answer.body.collect()).await {
+            match retry.attempt(Box::pin(answer.body.collect())).await {
                 Ok(body) => {
                     let bytes = body.into_bytes();
                     return Ok(Some(StoredObject { bytes, etag }));
@@ -204,7 +204,8 @@ impl Bucket {
     ) -> Result<Option<Head>> {
         loop {
             let request = self.client().head_object().bucket(self.name());
-            match retry.attempt(request.key(self.full(key)).send()).await {
+            let sent = request.key(self.full(key)).send();
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => {
                     let meta = answer.metadata();
                     return Ok(Some(Head {
@@ -233,8 +234,8 @@ impl Bucket {
             let request = self.client().get_object().bucket(self.name());
             let asked = format!("bytes={}-{}", range.start, range.end - 1);
             let sent = request.key(self.full(key)).range(asked).send();
-            let failure = match retry.attempt(sent).await {
-                Ok(answer) => match retry.attempt(answer.body.collect()).await {
+            let failure = match retry.attempt(Box::pin(sent)).await {
+                Ok(answer) => match retry.attempt(Box::pin(answer.body.collect())).await {
                     Ok(body) => {
                         let bytes = body.into_bytes();
                         // A server gives what there is of a range that reaches beyond the end.
@@ -297,7 +298,7 @@ impl Bucket {
                 .set_if_none_match(if_none_match)
                 .body(ByteStream::from(bytes.clone()))
                 .send();
-            match retry.attempt(sent).await {
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => return Ok(Put::Done(etag(answer.e_tag(), &retry)?)),
                 Err(Failure::Answer(no)) if failed(condition, &no) => {
                     return self.whose(key, &nonce, &mut retry).await;
@@ -338,7 +339,7 @@ impl Bucket {
                     .prefix(self.full(prefix))
                     .set_continuation_token(next.clone())
                     .send();
-                match retry.attempt(sent).await {
+                match retry.attempt(Box::pin(sent)).await {
                     Ok(page) => break page,
                     Err(failure) => retry.after(failure).await?,
                 }
@@ -375,7 +376,8 @@ impl Bucket {
         let mut retry = self.retry("delete object", key, 0);
         loop {
             let request = self.client().delete_object().bucket(self.name());
-            match retry.attempt(request.key(self.full(key)).send()).await {
+            let sent = request.key(self.full(key)).send();
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(_) => return Ok(()),
                 Err(Failure::Answer(no)) if no.is_absent() => return Ok(()),
                 Err(failure) => retry.after(failure).await?,
@@ -400,7 +402,8 @@ impl Bucket {
         })?;
         loop {
             let request = self.client().delete_objects().bucket(self.name());
-            match retry.attempt(request.delete(batch.clone()).send()).await {
+            let sent = request.delete(batch.clone()).send();
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => match answer.errors().iter().find(|one| !is_gone(one.code())) {
                     None => return Ok(()),
                     Some(one) => retry.after(failure_of_one(one)).await?,

@@ -97,7 +97,7 @@ impl Upload {
                 .checksum_algorithm(CHECKSUM)
                 .body(ByteStream::from(bytes.clone()))
                 .send();
-            match retry.attempt(sent).await {
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => {
                     return Ok(PartTag {
                         n,
@@ -148,7 +148,7 @@ impl Upload {
                 .set_if_match(if_match)
                 .set_if_none_match(if_none_match)
                 .send();
-            match retry.attempt(sent).await {
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => return Ok(Some(Put::Done(etag(answer.e_tag(), &retry)?))),
                 Err(Failure::Answer(no)) if no.is_upload_gone() => {
                     // Whoever completed it left its nonce, unless the object was replaced since.
@@ -206,7 +206,7 @@ impl Bucket {
                 .metadata(NONCE, &nonce)
                 .checksum_algorithm(CHECKSUM)
                 .send();
-            match retry.attempt(sent).await {
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => {
                     let Some(id) = answer.upload_id() else {
                         return Err(retry.unavailable("the answer names no upload"));
@@ -265,7 +265,7 @@ impl Bucket {
                 .key(self.full(key))
                 .upload_id(id)
                 .send();
-            match retry.attempt(sent).await {
+            match retry.attempt(Box::pin(sent)).await {
                 Ok(_) => return Ok(()),
                 Err(Failure::Answer(no)) if no.is_upload_gone() => return Ok(()),
                 Err(failure) => retry.after(failure).await?,
@@ -291,7 +291,7 @@ impl Bucket {
                     .set_key_marker(key_marker.clone())
                     .set_upload_id_marker(id_marker.clone())
                     .send();
-                match retry.attempt(sent).await {
+                match retry.attempt(Box::pin(sent)).await {
                     Ok(page) => break page,
                     Err(failure) => retry.after(failure).await?,
                 }

@@ -85,7 +85,7 @@ impl<'a> Retry<'a> {
         self.may_have_been_done
     }
 
-    /// One attempt, or a part of one, within its deadline.
+    /// One attempt, or a part of one, within its deadline. The SDK's futures are large: box them.
     pub(super) async fn attempt<T, E: IntoFailure>(
         &self,
         work: impl Future<Output = std::result::Result<T, E>>,

@@ -4,10 +4,9 @@
 
 use async_trait::async_trait;
 use streamforge_core::ids::CheckpointId;
-use streamforge_core::manifest::StagedInterval;
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
-use streamforge_engine::sink::SinkWriter;
+use streamforge_engine::sink::{SinkWriter, Staging};
 
 /// Takes every row.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,8 +18,8 @@ impl SinkWriter for BlackholeWriter {
         Ok(BadRows::default())
     }
 
-    async fn stage(&mut self, _id: CheckpointId) -> Result<Option<StagedInterval>, Error> {
-        Ok(None)
+    fn stage(&mut self, _id: CheckpointId) -> Result<Staging, Error> {
+        Ok(Box::pin(std::future::ready(Ok(None))))
     }
 
     fn close_at_next_stage(&mut self) {}

@@ -7,6 +7,8 @@ pub mod chunker;
 pub mod columns;
 pub mod config;
 pub mod decode;
+pub mod fingerprint;
+pub mod header;
 pub mod identity;
 pub mod listing;
 pub mod parquet_read;

@@ -3,20 +3,20 @@
 //! Owns: an aligned table where somebody looks, NDJSON where a program does. At least once: rows are
 //! written when they come. Start at: [`PrintWriter`].
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::{Array, RecordBatch};
 use async_trait::async_trait;
 use serde::Deserialize;
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::job_graph::ChangelogMode;
-use streamforge_core::manifest::StagedInterval;
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
-use streamforge_engine::sink::SinkWriter;
+use streamforge_engine::sink::{SinkWriter, Staging};
 
 use crate::changelog::with_ops;
-use crate::error::failed;
+use crate::error::{failed, refused};
 use crate::formats::write::{plain_text, write_json_rows};
 
 /// Widest cell of a table; longer ones are cut.
@@ -33,6 +33,15 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
+}
+
+/// Set when the reader of standard output has gone, as `head` does when it has enough. Standard output
+/// is the process's, so this is, too.
+static READER_GONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a printed row found nobody to read it: the job's failure is then none of its own.
+pub fn reader_is_gone() -> bool {
+    READER_GONE.load(Ordering::Relaxed)
 }
 
 /// `print:` of the document.
@@ -185,13 +194,19 @@ impl SinkWriter for PrintWriter {
             Some(table) => table.write(&mut self.buffer, &rows),
             None => write_json_rows(&mut self.buffer, &rows),
         }
-        self.print()
-            .map_err(|error| failed("print rows", false, error))?;
+        self.print().map_err(|error| {
+            if error.kind() != ErrorKind::BrokenPipe {
+                return failed("print rows", false, error);
+            }
+            // The rows are not printed, so no checkpoint may say so: the task ends.
+            READER_GONE.store(true, Ordering::Relaxed);
+            refused("print rows", "nobody reads them any more")
+        })?;
         Ok(BadRows::default())
     }
 
-    async fn stage(&mut self, _id: CheckpointId) -> Result<Option<StagedInterval>, Error> {
-        Ok(None)
+    fn stage(&mut self, _id: CheckpointId) -> Result<Staging, Error> {
+        Ok(Box::pin(std::future::ready(Ok(None))))
     }
 
     fn close_at_next_stage(&mut self) {}

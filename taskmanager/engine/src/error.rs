@@ -4,6 +4,7 @@
 
 use arrow::error::ArrowError;
 use datafusion_common::DataFusionError;
+use streamforge_core::units::ByteSize;
 
 /// Why a task cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +56,19 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Keyed state outgrew what the document allows.
+    #[error(
+        "keyed state holds {:.1} MiB, more than state.memoryLimit ({}): raise it, or keep less by \
+         shorter windows, less allowedLateness or fewer keys",
+        *held as f64 / 1_048_576.0,
+        ByteSize::from_bytes(*limit)
+    )]
+    StateLimit {
+        /// Bytes held by all tasks here.
+        held: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
     /// An input broke a rule it must keep; going on would lose or double rows.
     #[error("input of `{operator}` broke {rule}")]
     Protocol {
@@ -81,7 +95,9 @@ impl Error {
             Error::Kernel { .. } | Error::Aggregate { .. } | Error::Protocol { .. } => {
                 Recovery::Restart
             }
-            Error::Restore { .. } | Error::BadRecord { .. } => Recovery::Stop,
+            Error::Restore { .. } | Error::BadRecord { .. } | Error::StateLimit { .. } => {
+                Recovery::Stop
+            }
             Error::Connector { retry, .. } => {
                 if *retry {
                     Recovery::Restart

@@ -128,6 +128,11 @@ pub trait Operator: Send {
         Ok(())
     }
 
+    /// Bytes of keyed state held.
+    fn state_size(&self) -> usize {
+        0
+    }
+
     /// Late log entries since the last call, see [`late_log_schema`].
     fn take_late_log(&mut self) -> Vec<RecordBatch> {
         Vec::new()

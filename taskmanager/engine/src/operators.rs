@@ -1,5 +1,6 @@
 //! The operators, one file each.
 
+pub mod build;
 pub mod filter;
 mod late;
 pub mod project;

@@ -4,6 +4,8 @@
 //! between two barriers is a *staged interval*, durable and not visible. A [`Publisher`] makes listed
 //! intervals visible after the commit, idempotently, in or out of the task.
 
+use std::pin::Pin;
+
 use async_trait::async_trait;
 use streamforge_core::ids::{CheckpointId, SlotId};
 use streamforge_core::manifest::StagedInterval;
@@ -11,20 +13,26 @@ use streamforge_core::manifest::StagedInterval;
 use crate::batch::{BadRows, StreamBatch};
 use crate::error::Error;
 
+/// An interval on its way to being durable. `None`: no rows, nothing to publish. An error loses rows
+/// that were written, so it ends the attempt.
+pub type Staging = Pin<Box<dyn Future<Output = Result<Option<StagedInterval>, Error>> + Send>>;
+
 /// Writes the rows of one subtask.
 ///
 /// # Contract
-/// * After `stage` returned, all rows written before it are durable and, for an exactly-once sink,
-///   visible to nobody until published.
-/// * Names of staged things carry the id given to `begin` or the last `stage` (C4).
-/// * An at-least-once sink returns `None` from `stage` once all its rows are delivered.
+/// * `stage` closes the interval without waiting for disk or network: the task stands still for it.
+///   Rows written after it belong to the next interval, also while the answer is still on its way.
+/// * Once the answer is there, all rows written before `stage` are durable and, for an exactly-once
+///   sink, visible to nobody until published.
+/// * Names of staged things carry the id given when it was opened, or that of the last `stage` (C4).
+/// * An at-least-once sink answers `None` once all its rows are delivered.
 #[async_trait]
 pub trait SinkWriter: Send {
     /// Writes rows; returns those that can never be written, with reasons.
     async fn write(&mut self, batch: StreamBatch) -> Result<BadRows, Error>;
 
-    /// Closes the interval that ends at this barrier. `None`: no rows, nothing to publish.
-    async fn stage(&mut self, id: CheckpointId) -> Result<Option<StagedInterval>, Error>;
+    /// Closes the interval that ends at this barrier.
+    fn stage(&mut self, id: CheckpointId) -> Result<Staging, Error>;
 
     /// The job is over for this writer (end, or a stop): the next `stage` closes everything open.
     fn close_at_next_stage(&mut self);

@@ -283,13 +283,12 @@ impl SliceStore {
         let schema = rows.schema();
         let found = schema.metadata().get(LAYOUT).cloned().unwrap_or_default();
         let expected = self.shape.layout();
-        if found == expected {
-            Ok(())
-        } else {
-            Err(Error::State(format!(
+        if found != expected {
+            return Err(Error::State(format!(
                 "stored layout is `{found}`, this program's `{expected}`"
-            )))
+            )));
         }
+        check_form(rows, &part_schema(&self.shape))
     }
 
     /// Bytes held, shared parts included.
@@ -310,6 +309,22 @@ impl SliceStore {
         };
         self.slices.values().map(slice).sum::<usize>() + self.parts.iter().map(part).sum::<usize>()
     }
+}
+
+/// Whether stored rows have the columns that their layout promises. Names may differ.
+pub(crate) fn check_form(rows: &RecordBatch, expected: &Schema) -> Result<(), Error> {
+    let fields = expected.fields();
+    let is_like = |(column, field): (&ArrayRef, &Arc<Field>)| {
+        column.data_type().equals_datatype(field.data_type())
+            && (field.is_nullable() || column.null_count() == 0)
+    };
+    let columns = rows.columns();
+    if columns.len() == fields.len() && columns.iter().zip(fields).all(is_like) {
+        return Ok(());
+    }
+    Err(Error::State(
+        "stored rows have other columns than their layout promises".to_owned(),
+    ))
 }
 
 struct Sealed {

@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Error;
+use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, ChannelName, Outlet, Uplink, Upstream};
 use crate::inbox::Inbox;
@@ -44,6 +45,7 @@ pub(super) struct Building<'a> {
     pub staged: &'a Arc<Staged>,
     pub events: &'a mpsc::Sender<Event>,
     pub clock: Clock,
+    pub budget: Arc<StateBudget>,
 }
 
 /// The tasks of these subtasks.
@@ -258,6 +260,8 @@ impl Building<'_> {
             uploads: self.uploads(id),
             events: self.events.clone(),
             progress: Arc::new(TaskProgress::new(source)),
+            budget: Arc::clone(&self.budget),
+            held: 0,
             runtime: Handle::current(),
             clock: self.clock,
             step_began_us: 0,

@@ -4,11 +4,11 @@
 //! ends, so that the receiver can tell a sender that breaks them.
 //!
 //! Invariant B1: frames that were sent and not yet taken by the task have at most `window` bytes, or,
-//! if one frame is larger than three quarters of it, a quarter and that frame.
+//! if one frame is larger than half of it, half and that frame.
 
 /// Parts of the window that credit goes back in: fewer make the sender wait for it, more are
 /// messages for nothing.
-const RETURNS_PER_WINDOW: u64 = 4;
+const RETURNS_PER_WINDOW: u64 = 2;
 
 fn return_at(window: u64) -> u64 {
     window.div_ceil(RETURNS_PER_WINDOW)
@@ -61,7 +61,7 @@ impl Credit {
     }
 
     /// Whether a frame of so many bytes may be sent. One that is larger than what is sure to come
-    /// back (less than a quarter of the window is kept back unsaid) needs only that.
+    /// back (less than half of the window is kept back unsaid) needs only that.
     pub fn allows(&self, bytes: u64) -> bool {
         let sure = self.window - return_at(self.window) + 1;
         self.available >= bytes.min(sure).min(self.window) as i64
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn credit_goes_back_a_quarter_at_a_time() {
+    fn credit_goes_back_half_a_window_at_a_time() {
         let mut ledger = Ledger::new(100);
-        ledger.on_frame(30).unwrap();
-        ledger.on_frame(30).unwrap();
+        ledger.on_frame(50).unwrap();
+        ledger.on_frame(40).unwrap();
 
-        assert_eq!(ledger.on_taken(24), None);
-        assert_eq!(ledger.on_taken(6), Some(30));
-        assert_eq!(ledger.on_taken(30), Some(30));
+        assert_eq!(ledger.on_taken(49), None);
+        assert_eq!(ledger.on_taken(1), Some(50));
+        assert_eq!(ledger.on_taken(40), None);
     }
 
     proptest! {

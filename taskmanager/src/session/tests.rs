@@ -126,6 +126,7 @@ impl Listener {
             timeout_ms: u64::try_from(TIMEOUT.as_millis()).unwrap(),
             alone_ms_max: 60_000,
             accept_lost_markers: Vec::new(),
+            state_bytes_max: u64::MAX,
         }))
         .await;
         let (who, registration) = from_register(register).expect("it is whole");

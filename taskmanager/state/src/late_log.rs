@@ -3,7 +3,6 @@
 //! Layout: the envelope (kind LATE_LOG) around `uid_length:u32 uid rows`, the rows an Arrow IPC
 //! stream with the columns of [`streamforge_engine::operator::late_log_schema`].
 
-use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use streamforge_core::frame;
@@ -11,8 +10,7 @@ use streamforge_core::ids::OperatorUid;
 use streamforge_core::manifest::ObjectRef;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Error;
-use crate::part::read_ipc;
+use crate::{Error, ipc};
 
 /// The object and the manifest's words about it.
 pub fn encode_late_log(
@@ -27,12 +25,7 @@ pub fn encode_late_log(
     let uid_length = u32::try_from(operator.0.len()).unwrap_or(u32::MAX);
     let mut payload = uid_length.to_le_bytes().to_vec();
     payload.extend_from_slice(operator.0.as_bytes());
-    let mut writer = StreamWriter::try_new(&mut payload, rows.schema_ref()).map_err(encode)?;
-    writer
-        .write(rows)
-        .and_then(|()| writer.finish())
-        .map_err(encode)?;
-    drop(writer);
+    ipc::write(rows, &mut payload).map_err(encode)?;
     let object = frame::encode(frame::LATE_LOG, &payload);
     let (bytes, checksum) = (object.len() as u64, xxh3_64(&object));
     Ok((
@@ -64,7 +57,7 @@ pub fn decode_late_log(key: &str, object: &[u8]) -> Result<(OperatorUid, RecordB
         .split_at_checked(length)
         .ok_or_else(|| fail("too short"))?;
     let uid = std::str::from_utf8(uid).map_err(|_| fail("operator is not UTF-8"))?;
-    let rows = read_ipc(rows).map_err(|error| fail(&error.to_string()))?;
+    let rows = ipc::read(rows).map_err(|error| fail(&error.to_string()))?;
     Ok((OperatorUid(uid.to_owned()), rows))
 }
 

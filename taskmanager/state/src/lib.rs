@@ -5,6 +5,7 @@
 //! objects. Decides nothing about what state *is*; that is the operators' word.
 //! Start at: [`part::encode_part`], [`restore::load_operator`].
 
+mod ipc;
 pub mod late_log;
 pub mod part;
 pub mod restore;

@@ -5,13 +5,8 @@
 //! metadata say what the columns are (G3); each block is the Arrow IPC stream of one key group's rows.
 //! The manifest lists every block with its offset in the object, length and XXH3-64.
 
-use std::io::Cursor;
 use std::ops::Range;
 
-use arrow::compute::concat_batches;
-use arrow::error::ArrowError;
-use arrow::ipc::reader::StreamReader;
-use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use streamforge_core::frame;
@@ -19,18 +14,10 @@ use streamforge_core::manifest::{BlockRef, PartRef};
 use streamforge_engine::state::PartRows;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Error;
+use crate::{Error, ipc};
 
 /// Bytes of the envelope before its payload.
 const ENVELOPE_BYTES: u64 = 16;
-
-fn ipc(rows: &RecordBatch, out: &mut Vec<u8>) -> Result<(), ArrowError> {
-    let mut writer = StreamWriter::try_new(out, rows.schema_ref())?;
-    if rows.num_rows() > 0 {
-        writer.write(rows)?;
-    }
-    writer.finish()
-}
 
 /// A part's object and the manifest's words about it.
 pub fn encode_part(key: String, kind: &str, part: &PartRows) -> Result<(Bytes, PartRef), Error> {
@@ -39,14 +26,14 @@ pub fn encode_part(key: String, kind: &str, part: &PartRows) -> Result<(Bytes, P
         source,
     };
     let mut header = Vec::new();
-    ipc(&part.rows.slice(0, 0), &mut header).map_err(encode)?;
+    ipc::write(&part.rows.slice(0, 0), &mut header).map_err(encode)?;
     let header_length = u32::try_from(header.len()).unwrap_or(u32::MAX);
     let mut payload = header_length.to_le_bytes().to_vec();
     payload.append(&mut header);
     let mut blocks = Vec::with_capacity(part.groups.len());
     for (group, Range { start, end }) in &part.groups {
         let offset = payload.len();
-        ipc(&part.rows.slice(*start, end - start), &mut payload).map_err(encode)?;
+        ipc::write(&part.rows.slice(*start, end - start), &mut payload).map_err(encode)?;
         let bytes = payload.get(offset..).unwrap_or_default();
         blocks.push(BlockRef {
             group: *group,
@@ -85,7 +72,7 @@ pub fn decode_block(key: &str, block: &BlockRef, bytes: &[u8]) -> Result<RecordB
             "checksum does not match, the block is corrupt".to_owned(),
         ));
     }
-    let rows = read_ipc(bytes).map_err(|error| fail(error.to_string()))?;
+    let rows = ipc::read(bytes).map_err(|error| fail(error.to_string()))?;
     if rows.num_rows() as u64 != block.rows {
         return Err(fail(format!(
             "{} rows, expected {}",
@@ -94,14 +81,6 @@ pub fn decode_block(key: &str, block: &BlockRef, bytes: &[u8]) -> Result<RecordB
         )));
     }
     Ok(rows)
-}
-
-/// All rows of an Arrow IPC stream.
-pub(crate) fn read_ipc(bytes: &[u8]) -> Result<RecordBatch, ArrowError> {
-    let reader = StreamReader::try_new(Cursor::new(bytes), None)?;
-    let schema = reader.schema();
-    let batches = reader.collect::<Result<Vec<_>, _>>()?;
-    concat_batches(&schema, &batches)
 }
 
 /// Bytes `block` within the whole object, if it is long enough.

@@ -109,9 +109,12 @@ async fn load_part(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
 
     use streamforge_core::ids::{CheckpointId, Epoch, Generation, JobId, StageIdx, SubtaskIdx};
     use streamforge_core::manifest::CheckpointKind;
+    use streamforge_store::MemoryStore;
 
     use super::*;
 
@@ -137,9 +140,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn watermark_of_a_group_is_its_last_owners_whatever_stage_that_was_t6() {
-        let manifest = manifest(Assignment::even(4, 2));
+    /// Subtask 0 kept groups 0 and 1 up to 80, subtask 1 kept 2 and 3 up to 95.
+    fn kept() -> (Manifest, OperatorState) {
         let kept = |subtask, w| {
             let task = TaskId {
                 stage: StageIdx(7),
@@ -151,9 +153,36 @@ mod tests {
             watermarks: vec![kept(0, 80), kept(1, 95)],
             parts: Vec::new(),
         };
+        (manifest(Assignment::even(4, 2)), state)
+    }
+
+    #[test]
+    fn watermark_of_a_group_is_its_last_owners_whatever_stage_that_was_t6() {
+        let (manifest, state) = kept();
 
         let found = [0, 1, 2, 3].map(|group| watermark_of(&manifest, &state, KeyGroup(group)).0);
 
         assert_eq!(found, [80, 80, 95, 95]);
+    }
+
+    #[test]
+    fn task_begins_at_the_highest_watermark_of_its_groups_t6() {
+        let (manifest, state) = kept();
+        let task = TaskId {
+            stage: StageIdx(1),
+            subtask: SubtaskIdx(0),
+        };
+        let (store, alone) = (MemoryStore::new(), Assignment::even(4, 1));
+
+        let loaded = load_operator(&store, &manifest, &state, task, &alone);
+
+        // Without parts there is nothing to wait for.
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(Ok(restored)) = pin!(loaded).poll(&mut context) else {
+            panic!("it has to do with the store");
+        };
+        assert_eq!(restored.watermark, Watermark(95));
+        let groups = restored.groups.iter().map(|(group, w)| (group.0, w.0));
+        assert!(groups.eq([(0, 80), (1, 80), (2, 95), (3, 95)]));
     }
 }

@@ -1,11 +1,14 @@
 //! Columns and cells into rows, and rows into multisets.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use arrow::array::ArrayRef;
 use arrow::compute::cast;
+use arrow::datatypes::DataType as ArrowType;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use streamforge_core::event_time::{EVENT_TIME_MAX, EVENT_TIME_MIN};
 use streamforge_core::job_graph::Column;
 use streamforge_taskmanager::engine::types;
 
@@ -80,4 +83,49 @@ pub(super) fn add_rows(
         into.add(Side::Expected, &row, 1);
     }
     Ok(())
+}
+
+/// Rows with a time outside of years 0001 to 9999: a sink cannot write them so that they read back.
+pub fn outside_years(rows: &RecordBatch) -> Result<BTreeSet<usize>> {
+    let mut outside = BTreeSet::new();
+    for array in rows.columns() {
+        let data_type = array.data_type();
+        if !has_times(data_type) {
+            continue;
+        }
+        let cells = cells(array)?;
+        let found = cells.iter().enumerate();
+        outside.extend(
+            found
+                .filter(|(_, cell)| is_outside(cell, data_type))
+                .map(|(row, _)| row),
+        );
+    }
+    Ok(outside)
+}
+
+fn has_times(data_type: &ArrowType) -> bool {
+    match data_type {
+        ArrowType::Timestamp(..) | ArrowType::Date32 => true,
+        ArrowType::List(item) => has_times(item.data_type()),
+        ArrowType::Struct(fields) => fields.iter().any(|field| has_times(field.data_type())),
+        _ => false,
+    }
+}
+
+fn is_outside(cell: &Cell, data_type: &ArrowType) -> bool {
+    const DAY_MICROS: i128 = 86_400_000_000;
+    let years = i128::from(EVENT_TIME_MIN)..=i128::from(EVENT_TIME_MAX);
+    match (cell, data_type) {
+        (Cell::Int(micros), ArrowType::Timestamp(..)) => !years.contains(micros),
+        (Cell::Int(days), ArrowType::Date32) => !years.contains(&(days * DAY_MICROS)),
+        (Cell::Many(cells), ArrowType::List(item)) => {
+            cells.iter().any(|cell| is_outside(cell, item.data_type()))
+        }
+        (Cell::Many(cells), ArrowType::Struct(fields)) => {
+            let mut fields = cells.iter().zip(fields);
+            fields.any(|(cell, field)| is_outside(cell, field.data_type()))
+        }
+        _ => false,
+    }
 }

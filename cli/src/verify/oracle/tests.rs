@@ -186,3 +186,15 @@ fn a_record_is_counted_once_when_the_log_names_another_window_of_it() {
     assert_eq!((counters.passed, counters.late), (1, 0));
     assert_eq!(results, [result("a", 10, 20, 1)]);
 }
+
+#[test]
+fn a_window_that_ends_after_year_9999_is_expected_in_bad_and_not_in_the_file() {
+    let graph = graph("{tumbling: {size: 1h}}");
+    // 9999-12-31T22:30:00, and an hour later: that one's window ends with the year.
+    let (early, last) = (253_402_295_400, 253_402_299_000);
+
+    let (findings, _, results) = compute(&graph, &[("a", 1, early), ("b", 2, last)], &[]);
+
+    assert_eq!(findings, Vec::<String>::new());
+    assert_eq!(results, [result("a", early - 1800, early + 1800, 1)]);
+}

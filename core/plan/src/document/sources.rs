@@ -338,6 +338,8 @@ fn type_hint(word: &str) -> Option<String> {
         "BINARY" | "BLOB" | "BYTES" => "BYTEA",
         "DATETIME" | "TIME" => "TIMESTAMP",
         "JSON" | "JSONB" | "UUID" => "TEXT",
+        // The word is right; what follows it is not.
+        "DECIMAL" | "STRUCT" => return None,
         _ => {
             return did_you_mean(
                 word,

@@ -16,6 +16,7 @@ use datafusion_expr::{
 };
 
 use super::at_time_zone::AtTimeZone;
+use super::bounded::bounded;
 use crate::arrow_type::UTC;
 
 /// What the SQL planner asks for names.
@@ -44,6 +45,7 @@ impl Functions {
             .chain(datafusion_functions_nested::all_default_nested_functions())
             .chain([at_time_zone])
         {
+            let function = bounded(function);
             for alias in function.aliases() {
                 scalar.insert(alias.clone(), Arc::clone(&function));
             }
@@ -269,6 +271,11 @@ Rules that differ from what you may be used to:
 - `ts AT TIME ZONE 'Europe/Paris'` turns a TIMESTAMP (local time there) into a TIMESTAMPTZ and a
   TIMESTAMPTZ into local TIMESTAMP. An ambiguous local time is the earlier instant; one in a gap moves
   forward by the gap.
+- `lpad` and `rpad` make at most 65,536 characters, `repeat` 65,536 bytes: a larger number is refused
+  by `validate` where it is a literal, and sends the row to `.bad` where it is computed.
+- What cannot be computed for any row (`x / 0`, `CAST('a' AS INT)`, a broken regular expression) is
+  refused by `validate`, and so is TEXT compared with a number. Behind CASE, AND and OR a row may
+  still be sent to `.bad` on purpose (`ELSE 1 / 0`).
 - Times are microseconds. `to_timestamp` and its kin are limited to the years 1677 to 2262.
 
 ## Aggregates

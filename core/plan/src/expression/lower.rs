@@ -24,6 +24,7 @@ use datafusion_sql::sqlparser::ast::{
 };
 use streamforge_core::job_graph::Column;
 
+use super::float::decimals_beside_floats;
 use super::functions::{functions, is_immutable, refusal};
 use super::parse::{Ast, visit, visit_mut};
 use super::{Error, no_such_column, precision};
@@ -75,6 +76,7 @@ pub(super) fn lower(ast: &Ast, scope: &Scope) -> Result<Lowered, Error> {
         .map_err(|error| plan_error(&error, scope))?;
     check_kinds(&logical)?;
     let rewritten = in_micros(logical)
+        .and_then(|expr| decimals_beside_floats(expr, &scope.schema))
         .and_then(|expr| coerce(expr, scope))
         .and_then(|expr| simplify_calls(expr, scope))
         .and_then(|expr| coerce(expr, scope))

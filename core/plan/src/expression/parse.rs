@@ -171,6 +171,7 @@ fn syntax_message(message: &str) -> String {
         return format!("parentheses and calls nest deeper than {NESTING_MAX}");
     }
     let inner = inner.strip_prefix("SQL error: ").unwrap_or(inner);
+    let inner = inner.replace("found: EOF", "found: the end");
     format!("this is not an SQL expression: {inner}")
 }
 

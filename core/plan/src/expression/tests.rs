@@ -9,6 +9,8 @@ use arrow::util::display::array_value_to_string;
 use super::*;
 use crate::arrow_type::schema;
 
+mod constants;
+
 fn columns() -> Vec<Column> {
     [
         ("i", "INT"),
@@ -152,6 +154,45 @@ fn decimal_literals_are_decimal() {
     assert_eq!(type_of("amount * 1.5"), "DECIMAL(13,3)");
     assert_eq!(text_of("amount * 1.5"), "3.750");
     assert_eq!(text_of("0.1 + 0.2"), "0.3");
+}
+
+#[test]
+fn a_decimal_beside_a_double_is_a_double() {
+    // By hand; 0.1 + 0.2 is the sum of the two nearest doubles, as any IEEE 754 calculator shows.
+    for (sql, data_type, value) in [
+        ("coalesce(d, 0.0)", "DOUBLE", "1.5"),
+        (
+            "coalesce(NULL, CAST('1e300' AS DOUBLE), 0.0)",
+            "DOUBLE",
+            "1e300",
+        ),
+        ("d * 2.0", "DOUBLE", "3.0"),
+        ("d + amount", "DOUBLE", "4.0"),
+        ("CAST(0.1 AS DOUBLE) + 0.2", "DOUBLE", "0.30000000000000004"),
+        ("CASE WHEN d > 0.5 THEN d ELSE -0.1 END", "DOUBLE", "1.5"),
+        ("CASE WHEN d > 1.6 THEN d ELSE -0.1 END", "DOUBLE", "-0.1"),
+        (
+            "CASE d WHEN 1.5 THEN 1.10 ELSE 2.2 END",
+            "DECIMAL(2,1)",
+            "1.1",
+        ),
+        ("nullif(d, 1.5)", "DOUBLE", ""),
+        ("greatest(d, 1.7)", "DOUBLE", "1.7"),
+        ("d > 0.5", "BOOLEAN", "true"),
+        ("d = 1.5", "BOOLEAN", "true"),
+        ("CAST('1e300' AS DOUBLE) > 0.5", "BOOLEAN", "true"),
+        ("CAST('1e-20' AS DOUBLE) > 0.0", "BOOLEAN", "true"),
+        ("d BETWEEN 1.4 AND 1.6", "BOOLEAN", "true"),
+        ("d IN (0.5, 1.5)", "BOOLEAN", "true"),
+        ("d > amount", "BOOLEAN", "false"),
+        ("CAST(d AS REAL) > 0.5", "BOOLEAN", "true"),
+    ] {
+        assert_eq!(
+            (type_of(sql).as_str(), text_of(sql).as_str()),
+            (data_type, value),
+            "{sql}"
+        );
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::rig::*;
 use crate::*;
 
 #[test]
-fn checkpoint_needs_every_expected_task_and_lists_them_c1() {
+fn checkpoint_needs_every_expected_task_and_lists_them_c1_kf_c8() {
     let mut rig = Rig::run(config());
     rig.wait(1_000);
     let n = rig.in_flight();

@@ -131,7 +131,7 @@ fn final_checkpoint_with_an_open_split_is_refused_c11() {
 }
 
 #[test]
-fn failed_final_checkpoint_is_taken_again() {
+fn failed_final_checkpoint_is_taken_again_kf_c2() {
     let mut rig = Rig::run(config());
     all_end(&mut rig);
     let n = rig.in_flight();
@@ -185,7 +185,7 @@ fn stop_takes_one_checkpoint_of_its_own_kind_and_ends_after_the_publish_c11() {
 }
 
 #[test]
-fn stop_waits_for_the_checkpoint_in_flight_instead_of_starting_a_second() {
+fn stop_waits_for_the_checkpoint_in_flight_instead_of_starting_a_second_kf_c1() {
     let mut rig = Rig::run(config());
     rig.wait(1_000);
     rig.feed(Input::Stop);

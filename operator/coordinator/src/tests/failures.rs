@@ -117,7 +117,7 @@ fn mistake_that_no_attempt_mends_ends_the_job_with_its_cause() {
 }
 
 #[test]
-fn failure_to_load_counts_too() {
+fn failure_to_load_counts_too_kf_c5() {
     let mut rig = Rig::new(config());
     for _attempt in 0..3 {
         rig.wait(1_000);
@@ -181,7 +181,7 @@ fn manifest_put_of_a_dead_attempt_is_never_named_by_the_head() {
 }
 
 #[test]
-fn crash_before_checkpoint_1_restores_manifest_0_not_a_partial_one() {
+fn crash_before_checkpoint_1_restores_manifest_0_not_a_partial_one_kf_c8() {
     // KF-C8: one of four tasks acknowledged the first checkpoint.
     let mut rig = Rig::run(config());
     let initial = rig.newest().id;

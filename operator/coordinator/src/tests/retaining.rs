@@ -153,7 +153,7 @@ fn nothing_is_deleted_while_a_retained_manifest_cannot_be_read_c6() {
 }
 
 #[test]
-fn failed_delete_never_holds_up_a_checkpoint_and_is_tried_again_c6() {
+fn failed_delete_never_holds_up_a_checkpoint_and_is_tried_again_c6_kf_c4() {
     let mut rig = Rig::run(config());
     rig.checkpoint();
     let part = part_of(&rig);

@@ -105,6 +105,7 @@ async fn begin(
         timeout_ms: ms(shared.config.timeout),
         alone_ms_max: shared.config.alone_max.map_or(0, ms),
         accept_lost_markers: shared.config.accept_lost_markers.clone(),
+        state_bytes_max: shared.config.state_bytes_max,
     });
     // A fresh queue has room.
     let _fits = out.try_send(message(welcome));

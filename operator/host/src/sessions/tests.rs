@@ -27,6 +27,7 @@ fn config() -> SessionsConfig {
         store_uri: "file:///store".to_owned(),
         store_settings: String::new(),
         accept_lost_markers: vec!["out".to_owned()],
+        state_bytes_max: 1 << 20,
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use streamforge_coordinator::{Error, Input, Outcome};
-use streamforge_core::messages::TaskManagerId;
 use streamforge_core::frame;
 use streamforge_core::manifest::{self, HEAD_KEY, Head};
+use streamforge_core::messages::TaskManagerId;
 use streamforge_store::MemoryStore;
 use streamforge_store::memory::NoFaults;
 

@@ -226,6 +226,64 @@ async fn bucket_that_cannot_be_written_is_refused_and_can_be_read() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn server_with_a_certificate_of_an_own_authority_is_trusted_by_ca_crt_only() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (ca, certificate, key) = certificates();
+    std::fs::write(at("cert"), certificate).expect("it is writable");
+    std::fs::write(at("key"), key).expect("it is writable");
+    let (run, cert, key) = (at("run"), at("cert"), at("key"));
+    let tls = [
+        ("S3_RUN", &*run),
+        ("S3_PORT", "19262"),
+        ("S3_CERT", &*cert),
+        ("S3_KEY", &*key),
+    ];
+    let server = Server::with("s3", &tls);
+    let _stopped = Down(run.clone());
+    let place = server.place();
+    let secrets = server.secrets().expect("the script names the keys");
+    let limits = Limits {
+        overall: std::time::Duration::from_millis(300),
+        ..Limits::default()
+    };
+
+    let stranger = S3Store::open_with(&place, Some(secrets), limits).await;
+    std::fs::write(secrets.join(SECRET).join("ca.crt"), ca).expect("it is writable");
+    let known = S3Store::open(&place, Some(secrets)).await;
+
+    assert!(
+        server.endpoint.starts_with("https://"),
+        "{}",
+        server.endpoint
+    );
+    let said = stranger
+        .map(drop)
+        .expect_err("nobody knows its authority")
+        .to_string();
+    assert!(said.contains("certificate"), "{said}");
+    assert!(known.is_ok(), "{known:?}");
+}
+
+/// An authority of this test's own, and a certificate for this machine with its key; PEM.
+fn certificates() -> (String, String, String) {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+    let mut authority = CertificateParams::new(Vec::new()).expect("no name is a right list");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages.push(KeyUsagePurpose::KeyCertSign);
+    let authority_key = KeyPair::generate().expect("the system has random numbers");
+    let ca = authority
+        .self_signed(&authority_key)
+        .expect("it signs itself")
+        .pem();
+    let issuer = Issuer::new(authority, authority_key);
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
+    let key = KeyPair::generate().expect("the system has random numbers");
+    let certificate = params.signed_by(&key, &issuer).expect("it is signed").pem();
+    (ca, certificate, key.serialize_pem())
+}
+
 /// Stops the server that runs in this folder when the test ends, however it ends.
 struct Down(String);
 

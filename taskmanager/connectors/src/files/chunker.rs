@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Read};
 
 use memchr::{memchr, memrchr};
 
+use super::fingerprint::{Fingerprint, Prefix};
 use crate::formats::csv::{record_end, whole_records};
 use crate::formats::decoded::{BadRow, CHUNK_PADDING, Chunk, RAW_BYTES_MAX, ROW_BYTES_MAX};
 use crate::formats::fault::Fault;
@@ -66,6 +67,8 @@ pub struct Chunker {
     offset: u64,
     ended: bool,
     target: usize,
+    /// Of all before `offset`.
+    prefix: Option<Prefix>,
 }
 
 impl std::fmt::Debug for Chunker {
@@ -77,8 +80,13 @@ impl std::fmt::Debug for Chunker {
 }
 
 impl Chunker {
-    /// Cuts `input`, whose first byte is at `offset` of its file.
-    pub fn new(input: Box<dyn Read + Send>, framing: Framing, offset: u64) -> Self {
+    /// Cuts `input`, whose first byte is at `offset` of its file, behind `prefix`.
+    pub fn new(
+        input: Box<dyn Read + Send>,
+        framing: Framing,
+        offset: u64,
+        prefix: Option<Prefix>,
+    ) -> Self {
         let target = CHUNK_BYTES;
         Chunker {
             input,
@@ -87,6 +95,7 @@ impl Chunker {
             offset,
             ended: false,
             target,
+            prefix,
         }
     }
 
@@ -98,6 +107,18 @@ impl Chunker {
     /// Where the next piece begins.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// What lies before the next piece.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.prefix.as_ref().map(Prefix::fingerprint)
+    }
+
+    fn passed(&mut self, bytes: &[u8]) {
+        self.offset += bytes.len() as u64;
+        if let Some(prefix) = &mut self.prefix {
+            prefix.update(bytes);
+        }
     }
 
     /// The next rows, in `buffer`'s memory; `None` at the end.
@@ -162,9 +183,9 @@ impl Chunker {
 
     fn give(&mut self, buf: Vec<u8>, whole: usize, len: usize) -> Chunk {
         self.carry.extend_from_slice(&buf[whole..len]);
-        let chunk = Chunk::from_buffer(buf, whole, self.offset);
-        self.offset += whole as u64;
-        chunk
+        let offset = self.offset;
+        self.passed(&buf[..whole]);
+        Chunk::from_buffer(buf, whole, offset)
     }
 
     /// A row that does not end within its limit, or a quote that never closes. Its first line is the
@@ -176,19 +197,18 @@ impl Chunker {
             raw: buf[..len.min(RAW_BYTES_MAX)].to_vec(),
             reason: Fault::RowTooLong.to_string(),
         };
+        let first_line = memchr(b'\n', &buf[..len]);
+        if first_line.unwrap_or(len) <= ROW_BYTES_MAX {
+            bad.raw.truncate(first_line.unwrap_or(len));
+            bad.reason = Fault::UnclosedQuote.to_string();
+        }
         loop {
             if let Some(end) = memchr(b'\n', &buf[..len]) {
-                if self.offset == bad.offset {
-                    bad.raw.truncate(end);
-                    if end <= ROW_BYTES_MAX {
-                        bad.reason = Fault::UnclosedQuote.to_string();
-                    }
-                }
-                self.offset += end as u64 + 1;
+                self.passed(&buf[..=end]);
                 self.carry.extend_from_slice(&buf[end + 1..len]);
                 return Ok(Piece::TooLong(bad));
             }
-            self.offset += len as u64;
+            self.passed(&buf[..len]);
             if self.ended {
                 return Ok(Piece::TooLong(bad));
             }
@@ -215,7 +235,7 @@ impl Chunker {
             };
             self.carry.extend_from_slice(&buf[end..len]);
             buf.truncate(end);
-            self.offset += end as u64;
+            self.passed(&buf);
             return Ok((end > 0).then_some(buf));
         }
     }
@@ -250,7 +270,7 @@ mod tests {
 
     fn chunker(text: &[u8], step: usize, framing: Framing, target: usize) -> Chunker {
         let bytes = std::io::Cursor::new(text.to_vec());
-        let mut chunker = Chunker::new(Box::new(Slow { bytes, step }), framing, 0);
+        let mut chunker = Chunker::new(Box::new(Slow { bytes, step }), framing, 0, None);
         chunker.set_target(target);
         chunker
     }
@@ -302,7 +322,7 @@ mod tests {
         let input = (&b"{\"a\":1}\n"[..])
             .chain(long)
             .chain(&b"\n{\"a\":2}\n"[..]);
-        let mut chunker = Chunker::new(Box::new(input), Framing::Lines, 0);
+        let mut chunker = Chunker::new(Box::new(input), Framing::Lines, 0, None);
         let (mut rows, mut bad, mut largest) = (Vec::new(), Vec::new(), 0);
         let mut buffer = Vec::new();
         while let Some(piece) = chunker.next_piece(std::mem::take(&mut buffer)).unwrap() {

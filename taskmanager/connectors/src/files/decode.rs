@@ -16,6 +16,7 @@ use arrow::error::ArrowError;
 use streamforge_engine::batch::BATCH_ROWS;
 
 use super::chunker::{CHUNK_BYTES, Piece};
+use super::fingerprint::Fingerprint;
 use super::sequence::{Error as SequenceError, Job, Sequence};
 use crate::formats::decoded::{Chunk, Column, Decoded};
 use crate::formats::decoder::{Decoder, TextFormat};
@@ -63,6 +64,8 @@ pub struct DecodedPiece {
     pub file: usize,
     /// Uncompressed offset behind the rows.
     pub end_offset: u64,
+    /// What was read of the file up to there, if that is known.
+    pub read: Option<Fingerprint>,
     /// The rows, numbered from the first of this piece.
     pub decoded: Decoded,
 }
@@ -84,6 +87,7 @@ impl Worker {
             places,
             piece,
             end_offset,
+            read,
         } = job;
         let fits = self
             .decoder
@@ -115,6 +119,7 @@ impl Worker {
             DecodedPiece {
                 file,
                 end_offset,
+                read,
                 decoded,
             },
             buffer,

@@ -4,8 +4,9 @@
 //! opened again. Start at: [`FileFacts::of`], [`FileFacts::check`].
 //!
 //! A file is read to the length it had when it was listed. It may grow; it must not shrink, vanish or
-//! change. Equal length and equal time of change is taken for the same content; a longer file must
-//! agree in its first and in its last listed bytes.
+//! change. Equal length and equal time of change is taken for the same content; any other file must
+//! agree in its first and in its last listed bytes, and in all that was read of it
+//! ([`super::stream::check_read`]).
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -104,6 +105,17 @@ impl Error {
     }
 }
 
+/// How a file compares with what was listed, its first and last listed bytes being the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// Its length and its time of change are those of the list.
+    Untouched,
+    /// Another time of change.
+    Touched,
+    /// It is longer.
+    Grew,
+}
+
 fn sample(file: &mut File, path: &Path, from: u64, len: u64) -> Result<u64, Error> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(from))
@@ -149,20 +161,33 @@ impl FileFacts {
         })
     }
 
-    /// Opens the file, at its start, after checking that it is the one that was listed.
+    /// Opens the file, at its start, after checking that it may be the one that was listed.
     pub fn open(&self) -> Result<File, Error> {
+        self.open_touched().map(|(file, _)| file)
+    }
+
+    /// The same, with whether somebody touched it.
+    pub fn open_touched(&self) -> Result<(File, Touch), Error> {
         let path = &self.path;
         let mut file = File::open(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::Vanished { path: path.clone() },
             _ => Error::io("open", path, error),
         })?;
-        self.check(&mut file)?;
+        let touch = self.check(&mut file)?;
         file.rewind()
             .map_err(|error| Error::io("seek in", path, error))?;
-        Ok(file)
+        Ok((file, touch))
     }
 
-    fn check(&self, file: &mut File) -> Result<(), Error> {
+    /// The error that names this file as changed.
+    pub fn changed(&self, what: &'static str) -> Error {
+        Error::Changed {
+            path: self.path.clone(),
+            what,
+        }
+    }
+
+    fn check(&self, file: &mut File) -> Result<Touch, Error> {
         let path = &self.path;
         let (size, changed_us) = size_and_change(file, path)?;
         if size < self.size {
@@ -172,27 +197,23 @@ impl FileFacts {
                 now: size,
             });
         }
-        let changed = |what| {
-            Err(Error::Changed {
-                path: path.clone(),
-                what,
-            })
-        };
-        if size == self.size && changed_us != self.changed_us {
-            return changed("same length, another time of change");
-        }
         let (head, tail) = samples(file, path, self.size)?;
         if head != self.head {
-            return changed("its first bytes differ");
+            return Err(self.changed("its first bytes differ"));
         }
         if tail != self.tail {
-            return changed("its last listed bytes differ");
+            return Err(self.changed("its last listed bytes differ"));
         }
         if size > self.size {
             tracing::warn!(file = %path.display(), listed = self.size, now = size,
                 "file grew; it is read to its listed length");
+            return Ok(Touch::Grew);
         }
-        Ok(())
+        Ok(if changed_us == self.changed_us {
+            Touch::Untouched
+        } else {
+            Touch::Touched
+        })
     }
 }
 
@@ -215,6 +236,16 @@ mod tests {
         facts.open().unwrap();
         std::fs::write(&facts.path, "one\ntwo\nthree\n").unwrap();
         facts.open().unwrap();
+    }
+
+    #[test]
+    fn another_time_of_change_alone_is_no_change() {
+        let (_folder, mut facts) = listed("one\ntwo\n");
+        facts.changed_us -= 1_000_000;
+
+        let (_, touch) = facts.open_touched().unwrap();
+
+        assert_eq!(touch, Touch::Touched);
     }
 
     #[test]

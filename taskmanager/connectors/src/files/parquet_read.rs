@@ -158,8 +158,7 @@ impl ParquetReading {
                 self.read_bytes.fetch_add(size, Ordering::Relaxed);
                 self.position = Position {
                     file: self.position.file + 1,
-                    offset: 0,
-                    row: 0,
+                    ..Position::default()
                 };
                 continue;
             };
@@ -172,6 +171,7 @@ impl ParquetReading {
             return Ok(Some(DecodedPiece {
                 file: self.position.file,
                 end_offset: 0,
+                read: None,
                 decoded,
             }));
         }

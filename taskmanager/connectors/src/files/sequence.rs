@@ -1,6 +1,6 @@
 //! The files of one split, one after the other, as chunks.
 //!
-//! Owns: opening files in order, the header of CSV, and the positions of chunks. Start at:
+//! Owns: opening files in order, and the positions of chunks. Start at:
 //! [`Sequence::next_job`]. Decodes nothing: that is done where there is a core free for it.
 
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::chunker::{CHUNK_BYTES, Chunker, Framing, Piece};
+use super::fingerprint::Fingerprint;
+use super::header::{self, Error as HeaderError};
 use super::identity::{Error as FileError, FileFacts};
-use super::stream;
-use crate::formats::csv::header_names;
+use super::stream::{self, Entered};
 use crate::formats::decoded::Column;
 use crate::formats::decoder::TextFormat;
 
@@ -24,6 +25,9 @@ pub struct Position {
     pub offset: u64,
     /// Number of the next row of that file.
     pub row: u64,
+    /// What was read of that file; unknown in positions of old stores, and for Parquet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<Fingerprint>,
 }
 
 /// Why the next chunk cannot be had.
@@ -32,24 +36,9 @@ pub enum Error {
     /// The file is not what it was, or cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A CSV file lacks a column.
-    #[error("{file} has no column `{column}`; its header names {found}")]
-    MissingColumn {
-        /// File.
-        file: String,
-        /// Column.
-        column: String,
-        /// What it has.
-        found: String,
-    },
-    /// The first record of a CSV file cannot be read.
-    #[error("{file} has no header that can be read: {reason}")]
-    Header {
-        /// File.
-        file: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// The header of a CSV file cannot be read.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
 }
 
 impl Error {
@@ -57,7 +46,7 @@ impl Error {
     pub fn retry(&self) -> bool {
         match self {
             Error::File(error) => error.retry(),
-            Error::MissingColumn { .. } | Error::Header { .. } => false,
+            Error::Header(error) => error.retry(),
         }
     }
 }
@@ -73,6 +62,8 @@ pub struct Job {
     pub piece: Piece,
     /// Where the file goes on behind them.
     pub end_offset: u64,
+    /// What was read up to there.
+    pub read: Option<Fingerprint>,
 }
 
 struct Open {
@@ -87,6 +78,8 @@ pub struct Sequence {
     columns: Arc<Vec<Column>>,
     file: usize,
     offset: u64,
+    /// What was read before `offset`.
+    read: Option<Fingerprint>,
     open: Option<Open>,
     /// Bytes aimed at per chunk; decoders set it by the length of the rows they see.
     chunk_bytes: Arc<AtomicUsize>,
@@ -116,6 +109,7 @@ impl Sequence {
             columns,
             file: position.file,
             offset: position.offset,
+            read: position.read,
             open: None,
             chunk_bytes: Arc::new(AtomicUsize::new(CHUNK_BYTES)),
             read_bytes,
@@ -159,96 +153,42 @@ impl Sequence {
                     places: Arc::clone(&open.places),
                     piece,
                     end_offset: open.chunker.offset(),
+                    read: open.chunker.fingerprint(),
                 }));
             }
             buffer = Vec::new();
             self.open = None;
             self.file += 1;
             self.offset = 0;
+            self.read = None;
         }
     }
 
     fn open_file(&self) -> Result<Open, Error> {
-        let framing = match &self.format {
-            TextFormat::Csv { dialect, .. } => Framing::Csv {
-                delimiter: dialect.delimiter,
-            },
-            TextFormat::Json | TextFormat::Raw => Framing::Lines,
-        };
-        let Some(facts) = self.files.get(self.file) else {
-            return Err(Error::Header {
-                file: String::new(),
-                reason: "no such file".into(),
-            });
-        };
-        let (places, start) = self.places(facts, framing)?;
-        let offset = self.offset.max(start);
-        let stream = stream::open(facts, offset, &self.read_bytes)?;
-        let chunker = Chunker::new(stream, framing, offset);
+        // `next_job` and `check` come here only for a file that is there.
+        let facts = self.files.get(self.file).ok_or_else(HeaderError::no_file)?;
+        let header = header::read(facts, &self.format, &self.columns)?;
+        if let Some(column) = header.missing(&self.columns) {
+            tracing::warn!(file = %facts.path.display(), column, header = header.names.join(","),
+                "the header does not name a declared column; all rows of the file are bad");
+        }
+        let offset = self.offset.max(header.end);
+        let known = self.read.filter(|_| offset == self.offset);
+        let Entered { stream, prefix } = stream::enter(facts, offset, known, &self.read_bytes)?;
+        let chunker = Chunker::new(stream, framing(&self.format), offset, prefix);
         Ok(Open {
             chunker,
-            places: Arc::new(places),
+            places: Arc::new(header.places),
         })
-    }
-
-    /// Which column each field of a CSV file is, and where its records begin.
-    fn places(
-        &self,
-        facts: &FileFacts,
-        framing: Framing,
-    ) -> Result<(Vec<Option<usize>>, u64), Error> {
-        let TextFormat::Csv { dialect, header } = &self.format else {
-            return Ok((Vec::new(), bom_bytes(facts)?));
-        };
-        let start = bom_bytes(facts)?;
-        if !header {
-            return Ok(((0..self.columns.len()).map(Some).collect(), start));
-        }
-        let file = facts.path.display().to_string();
-        let stream = stream::open(facts, start, &Arc::default())?;
-        let mut chunker = Chunker::new(stream, framing, start);
-        let first = chunker
-            .take_first()
-            .map_err(|error| FileError::io("read", &facts.path, error))?;
-        // A file without a single byte has no rows either.
-        let Some(first) = first else {
-            return Ok((Vec::new(), start));
-        };
-        let names = header_names(&first, dialect.delimiter).map_err(|fault| Error::Header {
-            file: file.clone(),
-            reason: fault.to_string(),
-        })?;
-        for column in self.columns.iter() {
-            if !names.contains(&column.name) {
-                let (column, found) = (column.name.clone(), names.join(", "));
-                return Err(Error::MissingColumn {
-                    file,
-                    column,
-                    found,
-                });
-            }
-        }
-        let mut places: Vec<Option<usize>> = Vec::with_capacity(names.len());
-        for name in &names {
-            let place = self.columns.iter().position(|c| c.name == *name);
-            if place.is_some() && places.contains(&place) {
-                let reason = format!("two columns are named `{name}`");
-                return Err(Error::Header { file, reason });
-            }
-            places.push(place);
-        }
-        Ok((places, chunker.offset()))
     }
 }
 
-/// Length of a UTF-8 byte order mark at the start of the file: no row has it.
-fn bom_bytes(facts: &FileFacts) -> Result<u64, Error> {
-    use std::io::Read;
-    let mut first = Vec::new();
-    let stream = stream::open(facts, 0, &Arc::default())?;
-    stream
-        .take(3)
-        .read_to_end(&mut first)
-        .map_err(|error| FileError::io("read", &facts.path, error))?;
-    Ok(if first == b"\xEF\xBB\xBF" { 3 } else { 0 })
+/// What ends a row.
+pub fn framing(format: &TextFormat) -> Framing {
+    match format {
+        TextFormat::Csv { dialect, .. } => Framing::Csv {
+            delimiter: dialect.delimiter,
+        },
+        TextFormat::Json | TextFormat::Raw => Framing::Lines,
+    }
 }

@@ -10,7 +10,7 @@
 //! its own of them (X6). No writer ever continues what another attempt began.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -20,7 +20,7 @@ use streamforge_core::job_graph::ChangelogMode;
 use streamforge_core::manifest::{StagedInterval, StagedObject};
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
-use streamforge_engine::sink::SinkWriter;
+use streamforge_engine::sink::{SinkWriter, Staging};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::config::SinkConfig;
@@ -112,8 +112,8 @@ pub struct FileWriter {
     staging: PathBuf,
     partitioner: Partitioner,
     open: BTreeMap<String, OpenFile>,
-    /// Segments that are written and not listed yet.
-    finished: Vec<StagedObject>,
+    /// Files closed since the last barrier, to make room for others.
+    closed: Vec<StagedObject>,
     /// Id that new names carry.
     checkpoint: CheckpointId,
     files_n: u64,
@@ -134,7 +134,7 @@ impl FileWriter {
             name,
             staging,
             open: BTreeMap::new(),
-            finished: Vec::new(),
+            closed: Vec::new(),
             files_n: 0,
             batches_n: 0,
             closing: false,
@@ -196,8 +196,8 @@ impl FileWriter {
             .min_by_key(|(_, file)| file.used)
             .map(|(key, _)| key.clone());
         if let Some(file) = oldest.and_then(|key| self.open.remove(&key)) {
-            let object = finish_segment(file, true)?;
-            self.finished.push(object.0);
+            let (segment, _) = close_segment(file, true);
+            self.closed.push(segment.make_durable()?);
         }
         Ok(())
     }
@@ -217,26 +217,23 @@ impl FileWriter {
         self.closing || big || old
     }
 
-    fn stage_all(&mut self, id: CheckpointId) -> Result<Option<StagedInterval>, Error> {
-        let mut objects = std::mem::take(&mut self.finished);
+    /// Closes what is open.
+    fn close_all(&mut self, id: CheckpointId) -> Vec<ClosedSegment> {
+        let mut segments = Vec::new();
         for (folder, file) in std::mem::take(&mut self.open) {
             let full = self.is_full(&file);
             if file.writer.is_none() && !full {
                 self.open.insert(folder, file);
                 continue;
             }
-            let (object, file) = finish_segment(file, full)?;
-            objects.push(object);
+            let (segment, file) = close_segment(file, full);
+            segments.push(segment);
             if !full {
                 self.open.insert(folder, file);
             }
         }
         self.checkpoint = id;
-        if objects.is_empty() {
-            return Ok(None);
-        }
-        publish::sync_folder(&self.staging)?;
-        Ok(Some(StagedInterval { id, objects }))
+        segments
     }
 }
 
@@ -244,8 +241,44 @@ fn segment_name(file: &OpenFile) -> String {
     format!("{}.{}", file.name, file.segments_n)
 }
 
-/// Makes the open segment durable. A file that closes without new rows lists an empty one.
-fn finish_segment(mut file: OpenFile, last: bool) -> Result<(StagedObject, OpenFile), Error> {
+/// A segment that gets no more rows.
+#[derive(Debug)]
+struct ClosedSegment {
+    /// Its length and rows are known once it is durable.
+    object: StagedObject,
+    /// `None`: a file that closed without new rows.
+    writer: Option<SegmentWriter>,
+}
+
+impl ClosedSegment {
+    fn make_durable(self) -> Result<StagedObject, Error> {
+        let mut object = self.object;
+        if let Some(writer) = self.writer {
+            (object.bytes, object.rows) = writer.finish()?;
+        }
+        Ok(object)
+    }
+}
+
+/// Makes an interval durable: its files, then the folder that names them.
+fn make_durable(
+    id: CheckpointId,
+    mut objects: Vec<StagedObject>,
+    segments: Vec<ClosedSegment>,
+    staging: &Path,
+) -> Result<Option<StagedInterval>, Error> {
+    for segment in segments {
+        objects.push(segment.make_durable()?);
+    }
+    if objects.is_empty() {
+        return Ok(None);
+    }
+    publish::sync_folder(staging)?;
+    Ok(Some(StagedInterval { id, objects }))
+}
+
+/// Ends the open segment. A file that closes without new rows lists an empty one.
+fn close_segment(mut file: OpenFile, last: bool) -> (ClosedSegment, OpenFile) {
     let detail = Detail {
         segment: file.segments_n,
         last,
@@ -258,13 +291,13 @@ fn finish_segment(mut file: OpenFile, last: bool) -> Result<(StagedObject, OpenF
         rows: 0,
         detail,
     };
-    if let Some(writer) = file.writer.take() {
+    let writer = file.writer.take();
+    if let Some(writer) = &writer {
         object.staged = segment_name(&file);
-        (object.bytes, object.rows) = writer.finish()?;
-        file.bytes += object.bytes;
+        file.bytes += writer.bytes_about();
         file.segments_n += 1;
     }
-    Ok((object, file))
+    (ClosedSegment { object, writer }, file)
 }
 
 #[async_trait]
@@ -291,8 +324,18 @@ impl SinkWriter for FileWriter {
         Ok(bad)
     }
 
-    async fn stage(&mut self, id: CheckpointId) -> Result<Option<StagedInterval>, Error> {
-        self.stage_all(id)
+    fn stage(&mut self, id: CheckpointId) -> Result<Staging, Error> {
+        let segments = self.close_all(id);
+        let objects = std::mem::take(&mut self.closed);
+        let staging = self.staging.clone();
+        let action = format!("stage files in {}", staging.display());
+        Ok(Box::pin(async move {
+            let disk = move || make_durable(id, objects, segments, &staging);
+            match tokio::task::spawn_blocking(disk).await {
+                Ok(durable) => durable,
+                Err(ended) => Err(failed(action, true, ended)),
+            }
+        }))
     }
 
     fn close_at_next_stage(&mut self) {

@@ -25,11 +25,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::columns::Layout;
 use super::config::{Order, SourceConfig};
 use super::decode::{DecodedPiece, Reading};
+use super::header;
 use super::identity::FileFacts;
 use super::listing::{self, list};
 use super::parquet_read::ParquetReading;
 use super::sequence::{Position, Sequence};
 use super::split;
+use super::stream::check_read;
 use crate::error::{failed, refused};
 use crate::formats::decoded::Decoded;
 use crate::formats::decoder::TextFormat;
@@ -87,12 +89,14 @@ fn check_files(state: &SplitState) -> Result<(), Error> {
     let Some((description, position)) = opened else {
         return Ok(());
     };
-    let unread = description.files.iter().skip(position.file);
-    for file in unread {
-        file.open()
-            .map_err(|error| failed(action(), error.retry(), error))?;
-    }
-    Ok(())
+    let mut unread = description.files.iter().skip(position.file);
+    let checked = match unread.next() {
+        Some(current) => check_read(current, &position),
+        None => Ok(()),
+    };
+    checked
+        .and_then(|()| unread.try_for_each(|file| file.open().map(|_| ())))
+        .map_err(|error| failed(action(), error.retry(), error))
 }
 
 /// The split of one file.
@@ -140,10 +144,18 @@ impl SplitEnumerator for FileEnumerator {
                 error,
             ));
         }
-        Ok(split::splits_of(
-            facts_of(paths, &self.spec.node)?,
-            self.spec.config.order,
-        ))
+        let facts = facts_of(paths, &self.spec.node)?;
+        // Later, in a watched folder, the rows of such a file go to `.bad`: a job that runs is not
+        // ended by one file.
+        if let FileFormat::Text(format) = &self.spec.format {
+            for file in &facts {
+                header::check(file, format, &self.spec.layout.columns).map_err(|error| {
+                    let action = format!("list files of {}", self.spec.node);
+                    failed(action, error.retry(), error)
+                })?;
+            }
+        }
+        Ok(split::splits_of(facts, self.spec.config.order))
     }
 }
 
@@ -264,18 +276,19 @@ impl FileReader {
         let DecodedPiece {
             file,
             end_offset,
+            read,
             mut decoded,
         } = piece;
         if file != current.position.file {
             current.position = Position {
                 file,
-                offset: 0,
-                row: 0,
+                ..Position::default()
             };
         }
         decoded.shift_rows(current.position.row);
         current.position.row += decoded.rows_n;
         current.position.offset = end_offset;
+        current.position.read = read;
         let name = current
             .names
             .get(file)

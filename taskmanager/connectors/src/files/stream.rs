@@ -3,7 +3,8 @@
 //! Owns: decompression by the file's ending, and going on at an offset. Start at: [`open`].
 //!
 //! An offset is counted in uncompressed bytes. A compressed file is read from its start and the bytes
-//! before the offset are passed over: neither gzip nor zstd can be entered in the middle.
+//! before the offset are passed over: neither gzip nor zstd can be entered in the middle. A plain one
+//! is entered at the block of its fingerprint.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -11,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::identity::{Error, FileFacts};
+use super::fingerprint::{Fingerprint, Prefix, block_start};
+use super::identity::{Error, FileFacts, Touch};
+use super::sequence::Position;
 
 /// Bytes read at once from a compressed file.
 const COMPRESSED_READ_BYTES: usize = 128 << 10;
@@ -52,6 +55,14 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// A stream that goes on where reading stopped.
+pub struct Entered {
+    /// The bytes behind the offset, up to the listed length of the file.
+    pub stream: Box<dyn Read + Send>,
+    /// What lies before it; `None` where an old store does not know.
+    pub prefix: Option<Prefix>,
+}
+
 /// A stream that goes on at `offset`, up to the listed length of the file. Bytes taken from the disk
 /// are added to `read_bytes`.
 pub fn open(
@@ -59,22 +70,101 @@ pub fn open(
     offset: u64,
     read_bytes: &Arc<AtomicU64>,
 ) -> Result<Box<dyn Read + Send>, Error> {
+    enter(facts, offset, None, read_bytes).map(|entered| entered.stream)
+}
+
+/// The same, and what lies before the offset. If that is known it is compared, as far as it has to be
+/// read for the sake of going on: the begin of the last block, or all of a compressed file.
+pub fn enter(
+    facts: &FileFacts,
+    offset: u64,
+    known: Option<Fingerprint>,
+    read_bytes: &Arc<AtomicU64>,
+) -> Result<Entered, Error> {
+    let from = match Codec::of(&facts.path) {
+        Codec::Plain => block_start(offset),
+        Codec::Gzip | Codec::Zstd => 0,
+    };
+    read_bytes.fetch_add(from, Ordering::Relaxed);
+    enter_from(facts, from, offset, known, read_bytes)
+}
+
+/// Checks that what was read of a file is what is there, if somebody touched it since.
+pub fn check_read(facts: &FileFacts, position: &Position) -> Result<(), Error> {
+    let (_, touch) = facts.open_touched()?;
+    let unread = position.offset == 0 && position.row == 0;
+    if touch == Touch::Untouched || unread {
+        return Ok(());
+    }
+    match position.read {
+        Some(known) => {
+            enter_from(facts, 0, position.offset, Some(known), &Arc::default())?;
+            tracing::info!(file = %facts.path.display(),
+                "file was touched; what was read of it is the same");
+            Ok(())
+        }
+        None if touch == Touch::Grew => Ok(()),
+        None => Err(facts.changed("same length, another time of change")),
+    }
+}
+
+/// Reads from `from`, where a block begins, and passes over the bytes before `offset`.
+fn enter_from(
+    facts: &FileFacts,
+    from: u64,
+    offset: u64,
+    known: Option<Fingerprint>,
+    read_bytes: &Arc<AtomicU64>,
+) -> Result<Entered, Error> {
+    let path = &facts.path;
+    let mut stream = decompressed(facts, from, read_bytes)?;
+    let chain = if from == 0 {
+        Some(0)
+    } else {
+        known.map(|known| known.chain)
+    };
+    let mut prefix = Prefix::at_block(chain.unwrap_or(0));
+    let passed = std::io::copy(&mut stream.by_ref().take(offset - from), &mut prefix)
+        .map_err(|error| Error::io("read", path, error))?;
+    if passed < offset - from {
+        return Err(Error::Shrank {
+            path: path.clone(),
+            listed: offset,
+            now: from + passed,
+        });
+    }
+    if known.is_some_and(|known| known != prefix.fingerprint()) {
+        return Err(facts.changed("what was read of it is not what it holds now"));
+    }
+    Ok(Entered {
+        stream,
+        prefix: chain.map(|_| prefix),
+    })
+}
+
+/// The bytes of a file; of a plain one from `from`, which is 0 for others.
+fn decompressed(
+    facts: &FileFacts,
+    from: u64,
+    read_bytes: &Arc<AtomicU64>,
+) -> Result<Box<dyn Read + Send>, Error> {
     let mut file: File = facts.open()?;
     let path = &facts.path;
-    let codec = Codec::of(path);
-    if codec == Codec::Plain {
-        file.seek(SeekFrom::Start(offset))
+    if from > 0 {
+        file.seek(SeekFrom::Start(from))
             .map_err(|error| Error::io("seek in", path, error))?;
-        read_bytes.fetch_add(offset, Ordering::Relaxed);
     }
-    let from = if codec == Codec::Plain { offset } else { 0 };
     let bytes = Arc::clone(read_bytes);
     let listed = Counted {
         inner: file.take(facts.size.saturating_sub(from)),
         bytes,
     };
-    let mut stream: Box<dyn Read + Send> = match codec {
-        Codec::Plain => return Ok(Box::new(listed)),
+    // Writers that were given no row leave nothing, not even the frame of a compressed file.
+    if facts.size == 0 {
+        return Ok(Box::new(std::io::empty()));
+    }
+    Ok(match Codec::of(path) {
+        Codec::Plain => Box::new(listed),
         Codec::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(
             BufReader::with_capacity(COMPRESSED_READ_BYTES, listed),
         )),
@@ -85,17 +175,7 @@ pub fn open(
             ))
             .map_err(|error| Error::io("decompress", path, error))?,
         ),
-    };
-    let passed = std::io::copy(&mut stream.by_ref().take(offset), &mut std::io::sink())
-        .map_err(|error| Error::io("decompress", path, error))?;
-    if passed < offset {
-        return Err(Error::Shrank {
-            path: path.clone(),
-            listed: offset,
-            now: passed,
-        });
-    }
-    Ok(stream)
+    })
 }
 
 #[cfg(test)]
@@ -136,5 +216,55 @@ mod tests {
         assert_eq!(rest("a.gz", &several, 4), "two\n");
         assert_eq!(rest("a.gz", &several, 0), "one\ntwo\n");
         assert_eq!(rest("a.zst", &zstd, 5), "wo\n");
+    }
+
+    #[test]
+    fn a_compressed_file_without_a_byte_is_empty() {
+        for name in ["a.gz", "a.zst", "a.txt"] {
+            assert_eq!(rest(name, b"", 0), "", "{name}");
+        }
+    }
+
+    /// A file whose first `offset` bytes were read before it was written anew, and what is said then.
+    fn gone_on(name: &str, before: &[u8], now: &[u8], known: bool) -> Result<(), Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, before).unwrap();
+        let mut facts = FileFacts::of(&path).unwrap();
+        facts.changed_us -= 1;
+        let offset = 2 << 20;
+        let entered = enter_from(&facts, 0, offset, None, &Arc::default()).unwrap();
+        let position = Position {
+            offset,
+            read: entered.prefix.map(|p| p.fingerprint()).filter(|_| known),
+            ..Position::default()
+        };
+        std::fs::write(&path, now).unwrap();
+        check_read(&facts, &position)
+    }
+
+    #[test]
+    fn a_touched_file_goes_on_if_what_was_read_of_it_is_the_same() {
+        let bytes: Vec<u8> = (0..3_u32 << 20).map(|i| (i % 251) as u8).collect();
+        let mut other = bytes.clone();
+        other[1 << 20] = 255;
+
+        gone_on("a.txt", &bytes, &bytes, true).unwrap();
+        let error = gone_on("a.txt", &bytes, &other, true).unwrap_err();
+        assert!(error.to_string().contains("a.txt changed"), "{error}");
+        // An old store does not know what was read.
+        let error = gone_on("a.txt", &bytes, &bytes, false).unwrap_err();
+        assert!(error.to_string().contains("time of change"), "{error}");
+    }
+
+    #[test]
+    fn a_position_of_an_old_store_knows_nothing_of_what_was_read_c8() {
+        let old: Position = serde_json::from_str(r#"{"file":1,"offset":5,"row":2}"#).unwrap();
+
+        assert_eq!((old.file, old.offset, old.row, old.read), (1, 5, 2, None));
+        assert_eq!(
+            serde_json::to_string(&old).unwrap(),
+            r#"{"file":1,"offset":5,"row":2}"#
+        );
     }
 }

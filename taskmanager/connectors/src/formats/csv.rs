@@ -174,6 +174,8 @@ pub struct CsvDecoder {
     dialect: Dialect,
     /// Column of each field of a record.
     places: Vec<Option<usize>>,
+    /// A declared column that no field is: no row of the file is whole.
+    missing: Option<usize>,
     fields: Vec<Field>,
     scratch: Vec<u8>,
 }
@@ -185,7 +187,9 @@ impl CsvDecoder {
         dialect: Dialect,
         places: Vec<Option<usize>>,
     ) -> Result<Self, ArrowError> {
+        let missing = (0..columns.len()).find(|idx| !places.contains(&Some(*idx)));
         Ok(CsvDecoder {
+            missing,
             builders: columns
                 .iter()
                 .map(ColumnBuilder::new)
@@ -199,27 +203,32 @@ impl CsvDecoder {
         })
     }
 
-    /// Decodes all records of a chunk. Rows are numbered from its first record; an empty line is none.
+    /// Decodes all records of a chunk. Rows are numbered from its first record. An empty line is none,
+    /// but where records have one field it is that field, empty: NULL.
     pub fn decode(&mut self, chunk: &Chunk) -> Result<Decoded, ArrowError> {
         let buf = chunk.data();
         let mut rows = Rows::default();
         let mut pos = 0;
         while pos < buf.len() {
             let offset = chunk.offset + pos as u64;
-            if let Some(next) = blank(buf, pos) {
+            if let Some(next) = blank(buf, pos).filter(|_| self.places.len() != 1) {
                 rows.rows_n += 1;
                 pos = next;
                 continue;
             }
             let split = split_record(buf, pos, self.dialect.delimiter, &mut self.fields);
-            // A record that cannot be cut ends with its first line: the lines after it may be good.
-            let line_end = || {
-                let rest = buf.get(pos..).unwrap_or_default();
-                pos + memchr(b'\n', rest).map_or(rest.len(), |at| at + 1)
+            // A record that cannot be cut ends where whoever made the chunk saw its end: else the rows
+            // after it would depend on where chunks begin. One without end ends with its first line.
+            let bad_end = || {
+                // The padding is the newline that the last record may lack.
+                let rest = chunk.padded().get(pos..).unwrap_or_default();
+                let line_end = || memchr(b'\n', rest).map(|at| at + 1);
+                let end = record_end(rest, self.dialect.delimiter).or_else(line_end);
+                (pos + end.unwrap_or(rest.len())).min(buf.len())
             };
             let (next, fault) = match split {
                 Ok(next) => (next.min(buf.len()), self.read_fields(buf).err()),
-                Err(fault) => (line_end(), Some((fault, None))),
+                Err(fault) => (bad_end(), Some((fault, None))),
             };
             match fault {
                 None => rows.push_good(offset),
@@ -247,6 +256,9 @@ impl CsvDecoder {
     fn read_fields(&mut self, buf: &[u8]) -> Result<(), (Fault, Option<usize>)> {
         if self.fields.len() != self.places.len() {
             return Err((Fault::FieldCount, None));
+        }
+        if self.missing.is_some() {
+            return Err((Fault::NotInHeader, self.missing));
         }
         for (field, place) in self.fields.iter().zip(&self.places) {
             let Some(idx) = *place else { continue };

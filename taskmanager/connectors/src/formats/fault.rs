@@ -58,6 +58,8 @@ pub enum Fault {
     UnclosedQuote,
     /// A row of CSV has more or fewer fields than the header.
     FieldCount,
+    /// A CSV file whose header lacks a declared column.
+    NotInHeader,
     /// Text follows a closing quote.
     TextAfterQuote,
     /// The value does not convert from the file's type to the column's.
@@ -96,6 +98,7 @@ impl fmt::Display for Fault {
             Fault::RowTooLong => "the row is too long",
             Fault::UnclosedQuote => "a quoted field does not end",
             Fault::FieldCount => "the number of fields is not that of the header",
+            Fault::NotInHeader => "the header of the file does not name it",
             Fault::TextAfterQuote => "text after a closing quote",
             Fault::Convert => "the file's value does not fit the column's type",
             Fault::Broken => "the row is broken on purpose",

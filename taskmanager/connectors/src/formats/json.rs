@@ -52,6 +52,7 @@ impl JsonDecoder {
         let mut pos = 0;
         while pos < chunk.len() {
             let offset = chunk.offset.wrapping_add(pos as u64);
+            let unknown_fields = self.plan.unknown_fields;
             match self.read_row(buf, pos, rows.good_n()) {
                 Ok(Line::Row(next)) => {
                     rows.push_good(offset);
@@ -61,7 +62,11 @@ impl JsonDecoder {
                     rows.rows_n = rows.rows_n.wrapping_add(1);
                     pos = next;
                 }
-                Err(fault) => pos = self.set_aside(&mut rows, chunk, pos, fault),
+                Err(fault) => {
+                    // How far it was read depends on the rows before it.
+                    self.plan.unknown_fields = unknown_fields;
+                    pos = self.set_aside(&mut rows, chunk, pos, fault);
+                }
             }
         }
         let unknown_fields = std::mem::take(&mut self.plan.unknown_fields);
@@ -105,6 +110,7 @@ impl JsonDecoder {
         for builder in &mut self.builders {
             builder.truncate(rows.good_n());
         }
+        let fault = self.first_fault(chunk, start).unwrap_or(fault);
         let rest = chunk.data().get(start..).unwrap_or_default();
         let len = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
         let name = fault
@@ -114,6 +120,14 @@ impl JsonDecoder {
         let row = rest.get(..len).unwrap_or_default();
         rows.push_bad(chunk.offset + start as u64, row, fault.reason(name, start));
         start + len + 1
+    }
+
+    /// What a decoder that has seen no other row says about this one. Which of several faults is met
+    /// first depends on the keys that were learned, and so on where reading began; what is written
+    /// about a row must not.
+    fn first_fault(&self, chunk: &Chunk, start: usize) -> Option<RowFault> {
+        let mut fresh = JsonDecoder::new(self.columns.clone()).ok()?;
+        fresh.read_row(chunk.padded(), start, 0).err()
     }
 }
 

@@ -10,10 +10,9 @@ use async_trait::async_trait;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use streamforge_core::ids::CheckpointId;
-use streamforge_core::manifest::StagedInterval;
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
-use streamforge_engine::sink::SinkWriter;
+use streamforge_engine::sink::{SinkWriter, Staging};
 
 use super::client::{Context, Ear};
 use super::config::cannot_open;
@@ -165,9 +164,10 @@ impl SinkWriter for StraightWriter {
         Ok(bad)
     }
 
-    async fn stage(&mut self, _: CheckpointId) -> Result<Option<StagedInterval>, Error> {
+    fn stage(&mut self, _: CheckpointId) -> Result<Staging, Error> {
+        let nothing = Box::pin(std::future::ready(Ok(None)));
         let Some(open) = &self.open else {
-            return Ok(None);
+            return Ok(nothing);
         };
         let sender = Sender {
             producer: &open.producer,
@@ -177,7 +177,7 @@ impl SinkWriter for StraightWriter {
             let topic = &self.spec.config.topic;
             failed(format!("deliver rows to topic {topic}"), true, error)
         })?;
-        Ok(None)
+        Ok(nothing)
     }
 
     fn close_at_next_stage(&mut self) {}

@@ -14,7 +14,7 @@ use streamforge_core::manifest::{StagedInterval, StagedObject};
 use streamforge_core::object_key::{self, STAGED};
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::{Error, Recovery};
-use streamforge_engine::sink::SinkWriter;
+use streamforge_engine::sink::{SinkWriter, Staging};
 use streamforge_store::{Condition, ObjectStore, Put};
 
 use super::config::SinkConfig;
@@ -139,27 +139,35 @@ impl KafkaWriter {
 
     /// Makes the part durable.
     async fn close_part(&mut self) -> Result<(), Error> {
+        if let Some((object, bytes)) = self.cut_part() {
+            store(&*self.store, &object.staged, bytes).await?;
+            self.finished.push(object);
+        }
+        Ok(())
+    }
+
+    /// Ends the part: what the manifest says of it, and its bytes.
+    fn cut_part(&mut self) -> Option<(StagedObject, Bytes)> {
         if self.part.records_n() == 0 {
-            return Ok(());
+            return None;
         }
         let rows = u64::from(self.part.records_n());
         let object = Bytes::from(self.part.finish());
         let bytes = object.len() as u64;
         let key = self.key();
-        store(&*self.store, &key, object).await?;
         let topic_id = self.topic.as_ref().and_then(|(view, _)| view.id.clone());
         let detail = Detail {
             topic_id,
             staged_ms: now_ms(),
         };
-        self.finished.push(StagedObject {
+        let staged = StagedObject {
             staged: key,
             published: self.spec.config.topic.clone(),
             bytes,
             rows,
             detail: serde_json::to_string(&detail).expect("a text and a number are JSON"),
-        });
-        Ok(())
+        };
+        Some((staged, object))
     }
 
     async fn open_topic(&mut self) -> Result<(), Error> {
@@ -215,11 +223,18 @@ impl SinkWriter for KafkaWriter {
         Ok(bad)
     }
 
-    async fn stage(&mut self, id: CheckpointId) -> Result<Option<StagedInterval>, Error> {
-        self.close_part().await?;
+    fn stage(&mut self, id: CheckpointId) -> Result<Staging, Error> {
+        let part = self.cut_part();
         self.checkpoint = id;
-        let objects = std::mem::take(&mut self.finished);
-        Ok((!objects.is_empty()).then_some(StagedInterval { id, objects }))
+        let mut objects = std::mem::take(&mut self.finished);
+        let place = Arc::clone(&self.store);
+        Ok(Box::pin(async move {
+            if let Some((object, bytes)) = part {
+                store(&*place, &object.staged, bytes).await?;
+                objects.push(object);
+            }
+            Ok((!objects.is_empty()).then_some(StagedInterval { id, objects }))
+        }))
     }
 
     fn close_at_next_stage(&mut self) {}

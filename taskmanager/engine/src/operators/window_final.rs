@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::compute::concat_batches;
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::CheckpointId;
@@ -135,11 +136,6 @@ impl WindowFinal {
         act(self.state.as_mut(), &mut results).map_err(|error| self.named.aggregate_state(error))
     }
 
-    /// Bytes of state held.
-    pub fn state_size(&self) -> usize {
-        self.state.size()
-    }
-
     /// Slices of state held.
     pub fn state_panes(&self) -> usize {
         self.state.panes_n()
@@ -202,7 +198,7 @@ impl WindowFinal {
 
 type Blocks = (RecordBatch, Vec<(KeyGroup, std::ops::Range<usize>)>);
 
-fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, arrow::error::ArrowError> {
+fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, ArrowError> {
     let schema = match blocks.first() {
         Some((_, rows)) => rows.schema(),
         None => Arc::new(arrow::datatypes::Schema::empty()),
@@ -210,6 +206,11 @@ fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, arrow::err
     let mut groups = Vec::with_capacity(blocks.len());
     let mut start = 0;
     for (group, rows) in blocks {
+        // Joining them takes it for granted.
+        if rows.num_columns() != schema.fields().len() {
+            let what = format!("the rows of key group {} have other columns", group.0);
+            return Err(ArrowError::SchemaError(what));
+        }
         groups.push((*group, start..start + rows.num_rows()));
         start += rows.num_rows();
     }
@@ -218,6 +219,10 @@ fn join_blocks(blocks: &[&(KeyGroup, RecordBatch)]) -> Result<Blocks, arrow::err
 }
 
 impl Operator for WindowFinal {
+    fn state_size(&self) -> usize {
+        self.state.size()
+    }
+
     fn on_batch(&mut self, _: usize, batch: StreamBatch, out: &mut Outputs) -> Result<(), Error> {
         self.counters.rows_in += count(batch.len());
         self.with_results(out, |state, results| state.on_batch(&batch, results))
@@ -291,6 +296,8 @@ impl Operator for WindowFinal {
     }
 }
 
+#[cfg(test)]
+mod fuzz_tests;
 #[cfg(test)]
 mod random_tests;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use arrow::datatypes::{Int64Type, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use streamforge_core::ids::CheckpointId;
 
-use super::{LAYOUT, UNCONVERTED_PARTS_MAX, sort_by_key_group};
+use super::{LAYOUT, UNCONVERTED_PARTS_MAX, check_form, sort_by_key_group};
 use crate::aggregate::Error;
 use crate::state::{PartRows, StatePart};
 
@@ -163,13 +163,12 @@ impl RowLog {
         let schema = rows.schema();
         let found = schema.metadata().get(LAYOUT);
         let expected = self.shape.schema.metadata().get(LAYOUT);
-        if found == expected && schema.fields().len() == self.shape.schema.fields().len() {
-            Ok(())
-        } else {
-            Err(Error::State(format!(
+        if found != expected {
+            return Err(Error::State(format!(
                 "stored layout is {found:?}, this program's {expected:?}"
-            )))
+            )));
         }
+        check_form(rows, &self.shape.schema)
     }
 }
 

@@ -5,13 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, Int64Array};
 use streamforge_core::data_type::DataType;
+use streamforge_core::ids::StageIdx;
 use streamforge_core::job_graph::{
-    Column, Connector, Edge, OnBadRecord, Operator as OperatorSpec, OperatorKind, SourceSpec, Stage,
+    Column, Connector, Edge, Exchange, Input, JobGraph, OnBadRecord, Operator as OperatorSpec,
+    OperatorKind, SourceSpec, Stage,
 };
+use streamforge_core::key_group::Assignment;
 use streamforge_core::manifest::{CheckpointKind, SplitProgress};
 
 use super::*;
 use crate::evaluate::Evaluator;
+use crate::operator::Outputs;
 use crate::operators::source::EventTimeEvaluator;
 
 type Log = Arc<Mutex<Vec<String>>>;

@@ -30,6 +30,8 @@ struct State {
     /// Of the batches among them.
     queued_bytes: usize,
     credit: Option<Credit>,
+    /// Tasks that wait for room: one, if any.
+    blocked_n: usize,
     over: bool,
 }
 
@@ -96,12 +98,14 @@ impl Queue {
         let mut waited = Duration::ZERO;
         if bytes > 0 && state.queued_bytes >= self.bytes_max && !state.over {
             let began = Instant::now();
+            state.blocked_n += 1;
             state = self
                 .room
                 .wait_while(state, |state| {
                     state.queued_bytes >= self.bytes_max && !state.over
                 })
                 .unwrap_or_else(PoisonError::into_inner);
+            state.blocked_n -= 1;
             waited = began.elapsed();
         }
         let taken = !state.over;
@@ -151,8 +155,11 @@ impl Queue {
         });
         let batches = batches.collect();
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
+        let blocked = state.blocked_n > 0;
         drop(state);
-        self.room.notify_all();
+        if blocked {
+            self.room.notify_all();
+        }
         Taken::Rows(batches)
     }
 

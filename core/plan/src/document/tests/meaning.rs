@@ -254,3 +254,25 @@ fn mistakes_of_expressions_show_the_expression() {
         ),
     ]);
 }
+
+#[test]
+fn output_that_would_be_read_back_or_mixed_is_refused() {
+    check(&[
+        Case(
+            "path: /data/out}",
+            "path: /data/}",
+            29,
+            "spec.sinks[0].file.path",
+            "the job would read its own output: the source `clicks` reads `/data/*.ndjson`",
+            "write to a folder that no source reads",
+        ),
+        Case(
+            "from: slim, blackhole: {}}",
+            "from: slim, file: {path: /data/./out/}, format: {csv: {}}}",
+            30,
+            "spec.sinks[1].file.path",
+            "`/data/./out/` is the folder of the sink `out`, too; nobody could tell their rows apart",
+            "give each sink a folder of its own, as in `/data/./out/slim_out/`",
+        ),
+    ]);
+}

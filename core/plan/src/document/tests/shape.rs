@@ -83,8 +83,8 @@ fn mistakes_of_shape_are_told_with_line_and_path() {
             "size: 60",
             26,
             "spec.transforms[3].aggregate.window.tumbling.size",
-            "expected text, found the number 60",
-            "put it in quotes",
+            "60 lacks a unit",
+            "write it as in `10s` or `1h30m`",
         ),
         Case(
             "    from: valid\n",
@@ -186,7 +186,7 @@ fn what_is_planned_for_later_is_not_supported_yet() {
             26,
             "spec.transforms[3].aggregate.emit",
             "`Early` is not supported yet",
-            "",
+            "write one of `OnTime`, `Once`",
         ),
         Case(
             "parallelism: 4",
@@ -194,7 +194,7 @@ fn what_is_planned_for_later_is_not_supported_yet() {
             5,
             "spec.state.backend",
             "`RocksDb` is not supported yet",
-            "",
+            "write `Memory`",
         ),
         Case(
             "parallelism: 4",

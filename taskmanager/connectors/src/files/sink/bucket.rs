@@ -26,7 +26,7 @@ use streamforge_core::manifest::{StagedInterval, StagedObject};
 use streamforge_core::s3::{S3Access, S3Place};
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
-use streamforge_engine::sink::{Publisher, SinkWriter};
+use streamforge_engine::sink::{Publisher, SinkWriter, Staging};
 use streamforge_store::Recovery;
 use streamforge_store::s3::{
     Bucket, Completed, Limits, PART_BYTES, PARTS_AT_ONCE, PartTag, UploadName,
@@ -260,13 +260,15 @@ impl SinkWriter for BucketWriter {
         self.inner.write(batch).await
     }
 
-    async fn stage(&mut self, id: CheckpointId) -> Result<Option<StagedInterval>, Error> {
-        let Some(interval) = self.inner.stage(id).await? else {
-            return Ok(None);
-        };
-        send_all(self.door.clone(), Arc::clone(&self.spill), interval)
-            .await
-            .map(Some)
+    fn stage(&mut self, id: CheckpointId) -> Result<Staging, Error> {
+        let staging = self.inner.stage(id)?;
+        let (door, spill) = (self.door.clone(), Arc::clone(&self.spill));
+        Ok(Box::pin(async move {
+            match staging.await? {
+                None => Ok(None),
+                Some(interval) => send_all(door, spill, interval).await.map(Some),
+            }
+        }))
     }
 
     fn close_at_next_stage(&mut self) {

@@ -1,6 +1,6 @@
 //! `partitionBy`: which folder a row goes to.
 //!
-//! Owns: folder names of the Hive form `column=value/`. Start at: [`Partitioner::split`].
+//! Owns: folder names of the Hive form `column=value/`, and which rows have none. Start at: [`Partitioner::split`].
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,8 @@ use arrow::error::ArrowError;
 use streamforge_engine::batch::{BadRows, StreamBatch};
 
 use crate::formats::write::{json_row, plain_text};
+
+mod times;
 
 /// Folder of rows whose value is NULL.
 const NULL_FOLDER: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -50,8 +52,11 @@ impl Partitioner {
         Partitioner { columns }
     }
 
-    /// The rows by folder. A row whose folder would have too long a name is bad.
+    /// The rows by folder. A row whose folder would have too long a name is bad, and one with a time
+    /// that cannot be read back.
     pub fn split(&self, batch: &StreamBatch, bad: &mut BadRows) -> Result<Vec<Part>, ArrowError> {
+        let writable = times::writable(batch, bad)?;
+        let batch = writable.as_ref().unwrap_or(batch);
         if self.columns.is_empty() {
             return Ok(vec![Part {
                 folder: String::new(),
@@ -110,6 +115,7 @@ impl Partitioner {
     }
 }
 
+/// Adds a row as JSON, with its origin and time.
 fn push_bad(bad: &mut BadRows, batch: &StreamBatch, row: usize, reason: String) {
     let raw = json_row(&batch.rows, row);
     let origin = batch

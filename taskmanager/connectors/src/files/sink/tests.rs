@@ -113,7 +113,13 @@ async fn rows_are_visible_after_publish_and_not_before() {
 
     writer.write(rows(&[1, 2])).await.unwrap();
     writer.write(rows(&[3])).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
 
     assert_eq!(visible(folder.path()), []);
     assert_eq!(interval.id, id(11));
@@ -138,7 +144,13 @@ async fn publishing_again_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_of(config(folder.path()), OutputFormat::Json, 1);
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     let publisher = publisher(folder.path());
 
     for _ in 0..3 {
@@ -157,7 +169,13 @@ async fn a_published_file_that_a_reader_took_away_is_not_missed() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_of(config(folder.path()), OutputFormat::Json, 1);
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     let publisher = publisher(folder.path());
     publisher.publish(&slot(), &interval).await.unwrap();
     fs::remove_file(folder.path().join(&interval.objects[0].published)).unwrap();
@@ -172,11 +190,17 @@ async fn an_interval_without_rows_is_not_listed() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_of(config(folder.path()), OutputFormat::Json, 1);
 
-    assert_eq!(writer.stage(id(11)).await.unwrap(), None);
+    assert_eq!(writer.stage(id(11)).unwrap().unwrap().await.unwrap(), None);
     writer.write(rows(&[])).await.unwrap();
-    assert_eq!(writer.stage(id(12)).await.unwrap(), None);
+    assert_eq!(writer.stage(id(12)).unwrap().unwrap().await.unwrap(), None);
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer.stage(id(13)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(13))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     assert!(
         interval.objects[0].published.contains("-12-3-0."),
         "C4: the last barrier seen"
@@ -188,9 +212,9 @@ async fn what_a_dead_attempt_staged_and_nobody_listed_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut dead = writer_of(config(folder.path()), OutputFormat::Json, 1);
     dead.write(rows(&[1])).await.unwrap();
-    let listed = dead.stage(id(11)).await.unwrap().unwrap();
+    let listed = dead.stage(id(11)).unwrap().unwrap().await.unwrap().unwrap();
     dead.write(rows(&[2])).await.unwrap();
-    dead.stage(id(12)).await.unwrap().unwrap();
+    dead.stage(id(12)).unwrap().unwrap().await.unwrap().unwrap();
     dead.write(rows(&[3])).await.unwrap();
     drop(dead);
     let foreign = folder
@@ -226,7 +250,12 @@ async fn a_file_stays_open_across_checkpoints_until_it_is_full() {
 
     for (n, seen) in [(1, 0), (2, 0), (3, 1), (4, 1)] {
         writer.write(rows(&[n])).await.unwrap();
-        let interval = writer.stage(id(10 + n as u64)).await.unwrap().unwrap();
+        let interval = writer
+            .stage(id(10 + n as u64))
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
         publisher.publish(&slot(), &interval).await.unwrap();
         publisher.publish(&slot(), &interval).await.unwrap();
         assert_eq!(visible(folder.path()).len(), seen, "after row {n}");
@@ -237,7 +266,13 @@ async fn a_file_stays_open_across_checkpoints_until_it_is_full() {
     );
 
     writer.close_at_next_stage();
-    let last = writer.stage(id(15)).await.unwrap().unwrap();
+    let last = writer
+        .stage(id(15))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     publisher.publish(&slot(), &last).await.unwrap();
 
     assert_eq!(contents(folder.path())[1], "{\"n\":4}\n");
@@ -258,7 +293,13 @@ async fn a_file_closes_by_age() {
     let mut writer = writer_of(config, OutputFormat::Json, 1);
 
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -280,11 +321,17 @@ async fn a_restore_makes_a_file_of_the_held_and_listed_segments() {
         let mut intervals = Vec::new();
         for n in 1..=3 {
             dead.write(rows(&[n])).await.unwrap();
-            intervals.push(dead.stage(id(10 + n as u64)).await.unwrap().unwrap());
+            intervals.push(
+                dead.stage(id(10 + n as u64))
+                    .unwrap()
+                    .await
+                    .unwrap()
+                    .unwrap(),
+            );
         }
         // Staged under a checkpoint that never committed.
         dead.write(rows(&[4])).await.unwrap();
-        dead.stage(id(14)).await.unwrap().unwrap();
+        dead.stage(id(14)).unwrap().unwrap().await.unwrap().unwrap();
         drop(dead);
         let first = publisher(folder.path());
         for interval in &intervals[..published_n] {
@@ -301,7 +348,13 @@ async fn a_restore_makes_a_file_of_the_held_and_listed_segments() {
             restored.publish(&slot(), interval).await.unwrap();
         }
         writer.close_at_next_stage();
-        let last = writer.stage(id(21)).await.unwrap().unwrap();
+        let last = writer
+            .stage(id(21))
+            .unwrap()
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
         restored.publish(&slot(), &last).await.unwrap();
 
         let expected = ["{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n", "{\"n\":5}\n"];
@@ -325,7 +378,12 @@ async fn a_crash_between_the_steps_of_completing_is_mended() {
     let publisher = publisher(folder.path());
     for n in [1, 2] {
         writer.write(rows(&[n])).await.unwrap();
-        let interval = writer.stage(id(10 + n as u64)).await.unwrap().unwrap();
+        let interval = writer
+            .stage(id(10 + n as u64))
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
         publisher.publish(&slot(), &interval).await.unwrap();
     }
     drop(writer);
@@ -371,7 +429,13 @@ async fn partitions_are_folders_with_encoded_names() {
     let mut writer = writer_of(config, OutputFormat::Json, 1);
 
     let bad = writer.write(partitioned()).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -412,7 +476,13 @@ async fn a_value_too_long_for_a_folder_is_a_bad_row() {
 
     let batch = StreamBatch::plain(RecordBatch::try_from_iter(columns).unwrap());
     let bad = writer.write(batch).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
 
     assert_eq!(bad.len(), 1);
     assert_eq!(
@@ -449,7 +519,13 @@ async fn more_partitions_than_open_files_lose_no_row() {
         assert!(writer.open.len() <= OPEN_FILES_MAX);
     }
     writer.close_at_next_stage();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -487,7 +563,12 @@ async fn joined_csv_has_one_header() {
         if n == 2 {
             writer.close_at_next_stage();
         }
-        let interval = writer.stage(id(10 + n as u64)).await.unwrap().unwrap();
+        let interval = writer
+            .stage(id(10 + n as u64))
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
         publisher.publish(&slot(), &interval).await.unwrap();
     }
 
@@ -505,7 +586,12 @@ async fn joined_parquet_reads_as_one_file() {
     let publisher = publisher(folder.path());
     for n in 1..=3 {
         writer.write(rows(&[n, n * 10])).await.unwrap();
-        let interval = writer.stage(id(10 + n as u64)).await.unwrap().unwrap();
+        let interval = writer
+            .stage(id(10 + n as u64))
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
         publisher.publish(&slot(), &interval).await.unwrap();
     }
     drop(writer);
@@ -531,7 +617,13 @@ async fn retractions_show_their_op_first() {
     batch.ops = Some(Int8Array::from(vec![0, 1, 2, 3]));
 
     writer.write(batch).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer
+        .stage(id(11))
+        .unwrap()
+        .unwrap()
+        .await
+        .unwrap()
+        .unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -586,7 +678,13 @@ async fn a_large_segment_is_sent_to_the_disk_ahead_and_whole() {
         let open = writer.open.values().next().unwrap();
         assert!(open.writer.as_ref().unwrap().sent_ahead() > 0);
 
-        let interval = writer.stage(id(11)).await.unwrap().unwrap();
+        let interval = writer
+            .stage(id(11))
+            .unwrap()
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
 
         let staged = folder
             .path()

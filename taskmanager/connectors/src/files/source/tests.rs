@@ -222,14 +222,27 @@ async fn csv_is_read_by_the_names_of_its_header() {
     assert_eq!(heard.bad, ["2:36"]);
 
     fs::write(&path, "other,N,s\n").unwrap();
-    let listed = splits(&spec).await;
-    let error = read(&spec, 1, listed, usize::MAX)
-        .await
-        .unwrap_err()
-        .with_causes();
+    let listed = FileEnumerator::new(spec.clone()).list().await;
+    let error = listed.unwrap_err().with_causes();
     assert!(
-        error.contains("no column `n`") && error.contains("other, N, s"),
+        error.contains("a.csv has no column `n`") && error.contains("other, N, s"),
         "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_comes_later_without_a_declared_column_is_bad_and_ends_no_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    fs::write(&path, "other,N,s\nq,1,x\nq,2,y\n").unwrap();
+    let spec = spec(path.to_str().unwrap(), csv(), Order::Any);
+    let found = split::splits_of(facts_of(vec![path], "in").unwrap(), Order::Any);
+
+    let heard = read(&spec, 1, found, usize::MAX).await.unwrap();
+
+    assert_eq!(
+        (heard.rows, heard.bad),
+        (vec![], vec!["0:10".to_owned(), "1:16".to_owned()])
     );
 }
 

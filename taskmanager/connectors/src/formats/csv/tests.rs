@@ -59,7 +59,7 @@ fn quoted_fields_hold_delimiters_quotes_and_newlines() {
 }
 
 #[test]
-fn an_empty_field_and_the_marker_are_null_and_quoted_ones_are_text() {
+fn an_empty_field_and_the_marker_are_null_and_quoted_ones_are_text_kf_r7() {
     let decoded = decode(&text_and_number(), "NA,NA\n,\n\"\",1\n\"NA\",2\n");
 
     assert_eq!(texts(&decoded, 0), [None, None, some(""), some("NA")]);
@@ -73,7 +73,7 @@ fn an_empty_field_and_the_marker_are_null_and_quoted_ones_are_text() {
 }
 
 #[test]
-fn a_wrong_record_is_bad_alone() {
+fn a_wrong_record_is_bad_alone_kf_r4() {
     let text = "a,1\nb,x\nc\nd,4,5\n\"e\"f,6\n\"open,7\ng,8\n";
     let decoded = decode(&text_and_number(), text);
 
@@ -191,4 +191,56 @@ proptest! {
         prop_assert!(last == Some("last") || unclosed);
         prop_assert_eq!(decoded.offsets.len() + decoded.bad.len() <= decoded.rows_n as usize, true);
     }
+}
+
+#[test]
+fn an_empty_line_is_null_where_records_have_one_field() {
+    let one = [Column::new("t", DataType::Utf8)];
+
+    let decoded = decode(&one, "a\n\n\"\"\r\n\r\nb\n");
+
+    assert_eq!(
+        texts(&decoded, 0),
+        [some("a"), None, some(""), None, some("b")]
+    );
+    assert_eq!(
+        decode(&text_and_number(), "a,1\n\nb,2\n").rows.num_rows(),
+        2
+    );
+}
+
+#[test]
+fn what_one_column_is_written_as_is_read_back() {
+    let written = CsvDialect {
+        delimiter: b',',
+        null: None,
+    };
+    let column = arrow::array::StringArray::from(vec![Some("a"), None, Some(""), None]);
+    let batch = arrow::array::RecordBatch::try_from_iter([("t", std::sync::Arc::new(column) as _)]);
+    let mut text = Vec::new();
+    written.write_rows(&mut text, &batch.unwrap());
+
+    let decoded = decode(
+        &[Column::new("t", DataType::Utf8)],
+        std::str::from_utf8(&text).unwrap(),
+    );
+
+    assert_eq!(texts(&decoded, 0), [some("a"), None, some(""), None]);
+}
+
+#[test]
+fn rows_of_a_file_without_a_declared_column_are_bad_and_never_null() {
+    let places = vec![Some(0), None];
+    let mut decoder = CsvDecoder::new(text_and_number().to_vec(), dialect(), places).unwrap();
+
+    let decoded = decoder
+        .decode(&Chunk::new(b"a,1\nb,2\n".to_vec(), 0))
+        .unwrap();
+
+    assert_eq!((decoded.rows.num_rows(), decoded.bad.len()), (0, 2));
+    assert_eq!(
+        decoded.bad[0].reason,
+        "column n: the header of the file does not name it"
+    );
+    assert_eq!(decoded.bad[1].raw, b"b,2");
 }

@@ -9,7 +9,6 @@ use arrow::datatypes::{
 use super::*;
 use crate::formats::decoded::TimeParse;
 
-mod mutated;
 mod nested;
 mod oracle;
 
@@ -84,7 +83,7 @@ fn missing_equals_null() {
 }
 
 #[test]
-fn a_row_with_a_null_in_a_not_null_column_is_bad_alone() {
+fn a_row_with_a_null_in_a_not_null_column_is_bad_alone_kf_r4() {
     let columns = [
         Column::new("a", DataType::Int64).not_null(),
         Column::new("b", DataType::Utf8),
@@ -209,7 +208,7 @@ fn integers_take_integers_only() {
 }
 
 #[test]
-fn floats_are_bit_equal_and_never_infinite() {
+fn floats_are_bit_equal_and_never_infinite_kf_r10() {
     let text =
         "{\"v\":0.1}\n{\"v\":5e-324}\n{\"v\":1.7976931348623157e308}\n{\"v\":-0.0}\n{\"v\":3}";
     let decoded = decode(&[Column::new("v", DataType::Float64)], text);
@@ -485,7 +484,7 @@ fn other_types_are_read() {
 }
 
 #[test]
-fn names_are_case_sensitive_and_may_be_anything() {
+fn names_are_case_sensitive_and_may_be_anything_kf_r11() {
     let names = [
         "@ts",
         "select",

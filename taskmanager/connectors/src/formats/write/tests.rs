@@ -141,7 +141,7 @@ fn decimals_keep_their_full_scale() {
 }
 
 #[test]
-fn floats_of_both_widths_read_back_bit_equal() {
+fn floats_of_both_widths_read_back_bit_equal_kf_r10() {
     let doubles = [0.1, 5e-324, f64::MAX, -0.0, 1.0 / 3.0, 1e21, 123_456_789.0];
     let mut out = Vec::new();
     write_json_rows(

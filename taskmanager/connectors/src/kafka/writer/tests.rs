@@ -62,9 +62,9 @@ async fn a_staged_interval_is_in_the_store_under_names_of_the_last_barrier_seen_
     let store = Arc::new(MemoryStore::default());
     let mut writer = writer(&store);
     writer.write(rows(0..2)).await.unwrap();
-    let first = writer.stage(id(11)).await.unwrap().unwrap();
+    let first = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     writer.write(rows(2..3)).await.unwrap();
-    let second = writer.stage(id(12)).await.unwrap().unwrap();
+    let second = writer.stage(id(12)).unwrap().await.unwrap().unwrap();
 
     assert_eq!((first.id, second.id), (id(11), id(12)));
     assert_eq!(first.objects[0].staged, "staged/g2-e5-c10-sout.3-0");
@@ -87,9 +87,9 @@ async fn an_interval_without_rows_is_not_listed_kf_x9() {
     let store = Arc::new(MemoryStore::default());
     let mut writer = writer(&store);
 
-    assert_eq!(writer.stage(id(11)).await.unwrap(), None);
+    assert_eq!(writer.stage(id(11)).unwrap().await.unwrap(), None);
     assert!(writer.write(rows(0..0)).await.unwrap().is_empty());
-    assert_eq!(writer.stage(id(12)).await.unwrap(), None);
+    assert_eq!(writer.stage(id(12)).unwrap().await.unwrap(), None);
     assert!(store.list("").await.unwrap().is_empty());
 }
 
@@ -102,7 +102,7 @@ async fn attack_14_a_huge_interval_is_cut_into_parts_x1() {
         writer.write(rows(n * 8192..(n + 1) * 8192)).await.unwrap();
     }
 
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
 
     assert!(interval.objects.len() > 1);
     assert_eq!(

@@ -399,7 +399,7 @@ impl SentLog {
         self.next = sequences
             .values()
             .last()
-            .map_or(self.next, |last| self.next.max(last + 1));
+            .map_or(self.next, |last| self.next.max(last.saturating_add(1)));
         let until = all.column(1).as_primitive::<Int64Type>();
         let time = |idx: usize| all.column(2 + self.keys_n + idx);
         let starts = time(0).as_primitive::<TimestampMicrosecondType>();

@@ -1,6 +1,6 @@
 use streamforge_core::data_type::DataType;
 use streamforge_core::event_time::Watermark;
-use streamforge_core::job_graph::{AggregateFunction, Emit, Expr};
+use streamforge_core::job_graph::{AggregateFunction, Emit, Expr, WindowSpec};
 use streamforge_core::key_group::KeyGroup;
 
 use super::testing::{
@@ -8,7 +8,6 @@ use super::testing::{
     tumbling,
 };
 use crate::operator::{Operator, Outputs, RestoredState};
-use crate::state::StatePart;
 
 #[test]
 fn tumbling_counts_fire_when_the_watermark_reaches_their_end() {
@@ -397,10 +396,10 @@ fn watermark_of_a_snapshot_is_bit_equal_kf_e30() {
     }
 }
 
-#[test]
-fn group_behind_the_highest_watermark_is_caught_up_before_anything_else_t6() {
-    // Two keepers: one at 20 that fired [0,10) and [10,20), one at 10 that did not fire [10,20).
-    let spec = spec(tumbling(10));
+/// One task that received the key groups of two keepers: one at 20, one at 10. Of each of 50 keys
+/// there is 1 at 5, 2 at 15 and 4 at 25.
+fn of_two_keepers(window: WindowSpec) -> Pipe {
+    let spec = spec(window);
     let rows: Vec<Row> = (0..50)
         .flat_map(|key| [(5, key, 1), (15, key, 2), (25, key, 4)])
         .collect();
@@ -415,11 +414,8 @@ fn group_behind_the_highest_watermark_is_caught_up_before_anything_else_t6() {
     };
     // Each keeper's parts hold all keys here; a restore reads only the blocks of its groups.
     let half = GROUPS as u16 / 2;
-    let restrict = |parts: &[std::sync::Arc<StatePart>], groups: std::ops::Range<u16>| {
-        restored_parts(parts, groups)
-    };
-    let mut parts = restrict(&ahead_parts, 0..half);
-    parts.extend(restrict(&behind_parts, half..GROUPS as u16));
+    let mut parts = restored_parts(&ahead_parts, 0..half);
+    parts.extend(restored_parts(&behind_parts, half..GROUPS as u16));
     let groups = mine(0..half, high)
         .chain(mine(half..GROUPS as u16, low))
         .collect();
@@ -432,8 +428,15 @@ fn group_behind_the_highest_watermark_is_caught_up_before_anything_else_t6() {
     .unwrap();
     let mut pipe = Pipe::new(spec);
     pipe.last = last;
+    pipe
+}
 
-    pipe.last_watermark(high);
+#[test]
+fn group_behind_the_highest_watermark_is_caught_up_before_anything_else_t6() {
+    // The keeper at 20 fired [0,10) and [10,20), the one at 10 did not fire [10,20).
+    let mut pipe = of_two_keepers(tumbling(10));
+
+    pipe.last_watermark(Watermark(20));
     let caught_up = pipe.take();
     pipe.last_watermark(Watermark::END);
     let rest = pipe.take();
@@ -448,4 +451,24 @@ fn group_behind_the_highest_watermark_is_caught_up_before_anything_else_t6() {
         rest.iter().all(|line| line.ends_with(" 20 30 1 4")),
         "{rest:?}"
     );
+}
+
+#[test]
+fn window_that_fired_before_its_groups_moved_does_not_fire_again_t6() {
+    // The keeper at 20 fired [0,20); the rows at 15 stay for [10,30). The one at 10 did not.
+    let mut pipe = of_two_keepers(hopping(20, 10));
+
+    pipe.last_watermark(Watermark(20));
+    let caught_up = pipe.take();
+    pipe.last_watermark(Watermark::END);
+    let rest = pipe.take();
+
+    assert!(!caught_up.is_empty() && caught_up.len() < 50);
+    assert!(
+        caught_up.iter().all(|line| line.ends_with(" 0 20 2 3")),
+        "{caught_up:?}"
+    );
+    let count = |end: &str| rest.iter().filter(|line| line.ends_with(end)).count();
+    assert_eq!((count(" 10 30 2 6"), count(" 20 40 1 4")), (50, 50));
+    assert_eq!(rest.len(), 100);
 }

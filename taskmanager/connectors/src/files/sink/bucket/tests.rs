@@ -137,7 +137,7 @@ fn rows(values: &[i64]) -> StreamBatch {
 async fn staged(writer: &mut BucketWriter, values: &[i64], n: u64) -> StagedInterval {
     let bad = writer.write(rows(values)).await.unwrap();
     assert!(bad.is_empty());
-    writer.stage(id(n)).await.unwrap().unwrap()
+    writer.stage(id(n)).unwrap().await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn staged_rows_are_seen_by_nobody_until_published_and_then_whole_x6() {
     let second = staged(&mut writer, &[3], 12).await;
     assert_eq!(place.visible().await, vec![]);
     assert_eq!(
-        writer.stage(id(13)).await.unwrap(),
+        writer.stage(id(13)).unwrap().await.unwrap(),
         None,
         "no rows, no interval"
     );
@@ -233,7 +233,7 @@ async fn partitions_are_prefixes_with_percent_signs() {
     let mut writer = place.writer(OutputFormat::Json, 1);
 
     writer.write(StreamBatch::plain(batch)).await.unwrap();
-    let interval = writer.stage(id(11)).await.unwrap().unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     place
         .publisher(1)
         .publish(&slot(), &interval)
