@@ -173,7 +173,13 @@ def main():
         with open(folder / "stderr.log", "w") as log:
             fill(binary, folder, args.fill, args.rate, log)
             state = state_bytes(folder)
-            times = measure(binary, folder, args.kills, rng, log)
+            try:
+                times = measure(binary, folder, args.kills, rng, log)
+            except SystemExit:
+                kept = pathlib.Path(tempfile.gettempdir()) / "recovery-stderr.log"
+                kept.write_bytes((folder / "stderr.log").read_bytes())
+                print(f"its log is {kept}", file=sys.stderr)
+                raise
     times.sort()
     text = f"""# Recovery, {datetime.date.today().isoformat()}
 

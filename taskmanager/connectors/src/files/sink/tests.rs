@@ -113,13 +113,7 @@ async fn rows_are_visible_after_publish_and_not_before() {
 
     writer.write(rows(&[1, 2])).await.unwrap();
     writer.write(rows(&[3])).await.unwrap();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
 
     assert_eq!(visible(folder.path()), []);
     assert_eq!(interval.id, id(11));
@@ -144,13 +138,7 @@ async fn publishing_again_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_of(config(folder.path()), OutputFormat::Json, 1);
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     let publisher = publisher(folder.path());
 
     for _ in 0..3 {
@@ -169,13 +157,7 @@ async fn a_published_file_that_a_reader_took_away_is_not_missed() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_of(config(folder.path()), OutputFormat::Json, 1);
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     let publisher = publisher(folder.path());
     publisher.publish(&slot(), &interval).await.unwrap();
     fs::remove_file(folder.path().join(&interval.objects[0].published)).unwrap();
@@ -190,17 +172,11 @@ async fn an_interval_without_rows_is_not_listed() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_of(config(folder.path()), OutputFormat::Json, 1);
 
-    assert_eq!(writer.stage(id(11)).unwrap().unwrap().await.unwrap(), None);
+    assert_eq!(writer.stage(id(11)).unwrap().await.unwrap(), None);
     writer.write(rows(&[])).await.unwrap();
-    assert_eq!(writer.stage(id(12)).unwrap().unwrap().await.unwrap(), None);
+    assert_eq!(writer.stage(id(12)).unwrap().await.unwrap(), None);
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer
-        .stage(id(13))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(13)).unwrap().await.unwrap().unwrap();
     assert!(
         interval.objects[0].published.contains("-12-3-0."),
         "C4: the last barrier seen"
@@ -212,9 +188,9 @@ async fn what_a_dead_attempt_staged_and_nobody_listed_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut dead = writer_of(config(folder.path()), OutputFormat::Json, 1);
     dead.write(rows(&[1])).await.unwrap();
-    let listed = dead.stage(id(11)).unwrap().unwrap().await.unwrap().unwrap();
+    let listed = dead.stage(id(11)).unwrap().await.unwrap().unwrap();
     dead.write(rows(&[2])).await.unwrap();
-    dead.stage(id(12)).unwrap().unwrap().await.unwrap().unwrap();
+    dead.stage(id(12)).unwrap().await.unwrap().unwrap();
     dead.write(rows(&[3])).await.unwrap();
     drop(dead);
     let foreign = folder
@@ -266,13 +242,7 @@ async fn a_file_stays_open_across_checkpoints_until_it_is_full() {
     );
 
     writer.close_at_next_stage();
-    let last = writer
-        .stage(id(15))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let last = writer.stage(id(15)).unwrap().await.unwrap().unwrap();
     publisher.publish(&slot(), &last).await.unwrap();
 
     assert_eq!(contents(folder.path())[1], "{\"n\":4}\n");
@@ -293,13 +263,7 @@ async fn a_file_closes_by_age() {
     let mut writer = writer_of(config, OutputFormat::Json, 1);
 
     writer.write(rows(&[1])).await.unwrap();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -331,7 +295,7 @@ async fn a_restore_makes_a_file_of_the_held_and_listed_segments() {
         }
         // Staged under a checkpoint that never committed.
         dead.write(rows(&[4])).await.unwrap();
-        dead.stage(id(14)).unwrap().unwrap().await.unwrap().unwrap();
+        dead.stage(id(14)).unwrap().await.unwrap().unwrap();
         drop(dead);
         let first = publisher(folder.path());
         for interval in &intervals[..published_n] {
@@ -348,13 +312,7 @@ async fn a_restore_makes_a_file_of_the_held_and_listed_segments() {
             restored.publish(&slot(), interval).await.unwrap();
         }
         writer.close_at_next_stage();
-        let last = writer
-            .stage(id(21))
-            .unwrap()
-            .unwrap()
-            .await
-            .unwrap()
-            .unwrap();
+        let last = writer.stage(id(21)).unwrap().await.unwrap().unwrap();
         restored.publish(&slot(), &last).await.unwrap();
 
         let expected = ["{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n", "{\"n\":5}\n"];
@@ -429,13 +387,7 @@ async fn partitions_are_folders_with_encoded_names() {
     let mut writer = writer_of(config, OutputFormat::Json, 1);
 
     let bad = writer.write(partitioned()).await.unwrap();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -476,13 +428,7 @@ async fn a_value_too_long_for_a_folder_is_a_bad_row() {
 
     let batch = StreamBatch::plain(RecordBatch::try_from_iter(columns).unwrap());
     let bad = writer.write(batch).await.unwrap();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
 
     assert_eq!(bad.len(), 1);
     assert_eq!(
@@ -519,13 +465,7 @@ async fn more_partitions_than_open_files_lose_no_row() {
         assert!(writer.open.len() <= OPEN_FILES_MAX);
     }
     writer.close_at_next_stage();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -617,13 +557,7 @@ async fn retractions_show_their_op_first() {
     batch.ops = Some(Int8Array::from(vec![0, 1, 2, 3]));
 
     writer.write(batch).await.unwrap();
-    let interval = writer
-        .stage(id(11))
-        .unwrap()
-        .unwrap()
-        .await
-        .unwrap()
-        .unwrap();
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
     publisher(folder.path())
         .publish(&slot(), &interval)
         .await
@@ -678,13 +612,7 @@ async fn a_large_segment_is_sent_to_the_disk_ahead_and_whole() {
         let open = writer.open.values().next().unwrap();
         assert!(open.writer.as_ref().unwrap().sent_ahead() > 0);
 
-        let interval = writer
-            .stage(id(11))
-            .unwrap()
-            .unwrap()
-            .await
-            .unwrap()
-            .unwrap();
+        let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
 
         let staged = folder
             .path()
