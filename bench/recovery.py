@@ -4,8 +4,7 @@
 
 A job with a large keyed state (an hour's window over many users) and a small branch that writes every
 thousandth row, at a steady rate with checkpoints every 200 ms. Its state is filled first, as fast as it
-goes. Then a random task manager is killed again and again, each time after the job has all its subtasks
-back. Measured: from the SIGKILL to the first newly visible file of a *new* attempt, which is committed
+goes. Then a random task manager is killed again and again, each time when all of them have work. Measured: from the SIGKILL to the first newly visible file of a *new* attempt, which is committed
 and published. At the end the job is stopped. Writes bench/results/<date>-recovery.{md,svg}.
 
 Needs a build of streamforge and streamforge-taskmanager.
@@ -54,16 +53,24 @@ spec:
     - {{name: results, from: per_user, file: {{path: out/per_user/}}, format: {{json: {{}}}}}}
   checkpoint: {{interval: 200ms, retain: 3}}
   failureDetection: {{heartbeat: 500ms, timeout: 5s}}
+  restart: {{backoff: {{initial: 100ms, max: 1s}}}}
 """
 
 
-def files(folder):
-    """Visible files: name -> attempt, which is part of the name."""
+def attempts(folder):
+    """The attempts that visible files are of -> the subtasks that wrote them."""
     found = {}
     for path in (folder / "out/seen").glob("*.ndjson"):
         # part-<sink>-<attempt>-<checkpoint>-<slot>-<n>
-        found[path.name] = int(path.stem.split("-")[2])
+        pieces = path.stem.split("-")
+        found.setdefault(int(pieces[2]), set()).add(int(pieces[4]))
     return found
+
+
+def is_whole(folder):
+    """Whether the newest attempt has output of all its subtasks: none of them is spare."""
+    found = attempts(folder)
+    return bool(found) and len(found[max(found)]) == 3
 
 
 def children(process):
@@ -112,16 +119,17 @@ def measure(binary, folder, kills, rng, log):
     process = run(binary, folder, log, "--task-managers", "3")
     times = []
     try:
-        wait_for("the first output", lambda: files(folder), process, 60)
+        wait_for("the first output", lambda: attempts(folder), process, 60)
         for n in range(kills):
-            # All subtasks are back, and some checkpoints have gone by.
-            time.sleep(2.5 + rng.random())
-            attempt = max(files(folder).values())
+            wait_for("all subtasks", lambda: is_whole(folder), process)
+            time.sleep(rng.random())
+            attempt = max(attempts(folder))
             victim = rng.choice(children(process))
             os.kill(victim, signal.SIGKILL)
             killed = time.monotonic()
-            newer = lambda: any(it > attempt for it in files(folder).values())
-            wait_for(f"output after kill {n + 1}", newer, process)
+            wait_for(
+                f"output after kill {n + 1}", lambda: max(attempts(folder)) > attempt, process
+            )
             times.append(time.monotonic() - killed)
             print(f"kill {n + 1}: {times[-1] * 1000:.0f} ms", file=sys.stderr)
     finally:
