@@ -41,7 +41,7 @@ KILLS ?= 200
 WITH_SERVICES := e2e/services/with kafka s3 --
 
 .PHONY: services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
-  process kills plant fuzz-short flights demo bench limits micro clean
+  process kills plant fuzz-short flights demo demo-kafka bench bench-kafka limits micro clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -123,9 +123,17 @@ flights: build flights-data ## 336,776 real flights against DuckDB, at paralleli
 demo: build ## kill a job half-way, resume it at another parallelism, verify, look at it
 	examples/demo/run
 
+demo-kafka: build ## Kafka to Kafka on three task managers, one of them killed on the way
+	@scripts/setup services
+	$(WITH_SERVICES) examples/kafka/run
+
 bench: build ## the same bytes into Flink 2.3 and into StreamForge: bench/results/
 	@scripts/setup bench
 	python3 bench/flink/compare.py
+
+bench-kafka: build ## Kafka to Kafka beside Flink 2.3: bench/results/
+	@scripts/setup bench
+	e2e/services/with kafka -- python3 bench/kafka/compare.py
 
 limits: build ## memory, checkpoints and scaling on this machine: bench/results/
 	python3 bench/limits.py
