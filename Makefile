@@ -124,7 +124,6 @@ demo: build ## kill a job half-way, resume it at another parallelism, verify, lo
 	examples/demo/run
 
 demo-kafka: build ## Kafka to Kafka on three task managers, one of them killed on the way
-	@scripts/setup services
 	$(WITH_SERVICES) examples/kafka/run
 
 bench: build ## the same bytes into Flink 2.3 and into StreamForge: bench/results/
