@@ -93,7 +93,9 @@ impl Progress {
         }
         self.place = Some(place);
         self.awaits_drain = Some(place);
-        self.drained = None;
+        if !place.leader_answers {
+            self.drained = None;
+        }
     }
 
     /// Whether a bounded partition is read to its end.
