@@ -2,6 +2,8 @@
 //!
 //! Owns: counting the rows that a windowed aggregate's first half sends for the rows it gets.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, TimestampMicrosecondArray};
