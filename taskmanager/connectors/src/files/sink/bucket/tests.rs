@@ -190,8 +190,8 @@ async fn csv_and_parquet_are_files_of_their_own_in_a_bucket() {
     };
     for (epoch, format) in [(1, csv), (2, OutputFormat::Parquet)] {
         let mut writer = place.writer(format, epoch);
-        for (n, values) in [(11, [1, 2]), (12, [3, 4])] {
-            let interval = staged(&mut writer, &values, n).await;
+        for (n, values) in [(1, [1, 2]), (2, [3, 4])] {
+            let interval = staged(&mut writer, &values, 10 * epoch + n).await;
             place
                 .publisher(epoch)
                 .publish(&slot(), &interval)
