@@ -173,8 +173,8 @@ fn a_decimal_beside_a_double_is_a_double() {
         ("CASE WHEN d > 1.6 THEN d ELSE -0.1 END", "DOUBLE", "-0.1"),
         (
             "CASE d WHEN 1.5 THEN 1.10 ELSE 2.2 END",
-            "DECIMAL(2,1)",
-            "1.1",
+            "DECIMAL(3,2)",
+            "1.10",
         ),
         ("nullif(d, 1.5)", "DOUBLE", ""),
         ("greatest(d, 1.7)", "DOUBLE", "1.7"),
