@@ -18,7 +18,7 @@ fn input(rows_n: i64, partitions_n: i32, seed: u64) -> Vec<Row> {
     let mut random = Random::seeded(seed);
     (0..rows_n)
         .map(|n| {
-            let partition = i32::try_from(n % i64::from(partitions_n)).unwrap();
+            let partition = i32::try_from(n % i64::from(partitions_n)).expect("partitions are few");
             let key = format!("k{}", random.below(50));
             (partition, key, n % 97, n / 100)
         })
@@ -51,17 +51,18 @@ fn found(records: &Records) -> BTreeMap<(String, i64), (i64, i64)> {
     let mut windows = BTreeMap::new();
     for record in &records.0 {
         let value: serde_json::Value =
-            serde_json::from_str(record.value.as_deref().expect("every row has a value")).unwrap();
-        let key = value["k"].as_str().unwrap().to_owned();
+            serde_json::from_str(record.value.as_deref().expect("every row has a value"))
+                .expect("every value is JSON");
+        let key = value["k"].as_str().expect("k is text").to_owned();
         assert_eq!(
             record.key.as_deref(),
             Some(key.as_str()),
             "the key is the column"
         );
-        let start = value["start"].as_i64().unwrap();
+        let start = value["start"].as_i64().expect("start is a number");
         let window = (
-            value["c"].as_i64().unwrap(),
-            value["s"].to_string().parse().unwrap(),
+            value["c"].as_i64().expect("c is a number"),
+            value["s"].to_string().parse().expect("s is a number"),
         );
         let twice = windows.insert((key.clone(), start), window);
         assert_eq!(twice, None, "{key} {start} is there twice");
@@ -109,7 +110,7 @@ spec:
 "#,
         input.name, output.name
     )
-    .unwrap();
+    .expect("a text takes more text");
     text
 }
 

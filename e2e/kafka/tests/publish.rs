@@ -79,7 +79,8 @@ async fn die_twice_at(stage: Stage, n: u32) {
     let broker = Broker::shared();
     let topic = broker.topic("killed", 2, &[]).await;
     let sink = Sink::new(&broker, &topic);
-    restore(&sink.publisher(1), &[], 0).await.unwrap();
+    let began = restore(&sink.publisher(1), &[], 0).await;
+    began.expect("a first start begins");
     let parts = sink.stage(2, &[&["a"], &["b", "c"]]).await;
     let mut listed = vec![joined(parts, 3)];
     listed.extend(sink.stage(4, &[&["d"]]).await);
@@ -93,7 +94,8 @@ async fn die_twice_at(stage: Stage, n: u32) {
     // The second may find everything published before it comes to that stage.
     let _ = restore(&dying, &listed, 4).await;
     check_prefix(&mut seen, &topic);
-    restore(&sink.publisher(4), &listed, 4).await.unwrap();
+    let finished = restore(&sink.publisher(4), &listed, 4).await;
+    finished.expect("the third one lives");
 
     let expected = values(&["a", "b", "c", "d"]);
     assert_eq!(topic.committed().values(), expected, "{stage:?}, {n}");
