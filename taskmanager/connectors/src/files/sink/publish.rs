@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use parquet::column::writer::ColumnCloseResult;
@@ -118,7 +119,7 @@ impl FilePublisher {
         if !note.exists() {
             let error = |error| disk_error(format!("hold {}", object.published), error);
             fs::create_dir_all(&held).map_err(error)?;
-            let draft = held.join("draft");
+            let draft = draft_in(&held);
             fs::write(&draft, &object.published).map_err(error)?;
             File::open(&draft)
                 .and_then(|file| file.sync_all())
@@ -131,8 +132,36 @@ impl FilePublisher {
             .map(|_| ())
     }
 
+    /// Makes a finished file visible unless one of its name is: a zombie that joins what its successor
+    /// has joined and removed already would put a shorter file in its place.
+    fn place_new(&self, draft: &Path, to: &Path) -> Result<(), Error> {
+        let error = |error| disk_error(format!("publish {}", to.display()), error);
+        self.make_folder_of(to)?;
+        match fs::hard_link(draft, to) {
+            Ok(()) => sync_folder(to.parent().unwrap_or(&self.root)),
+            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(cause) => Err(error(cause)),
+        }
+    }
+
     /// Renames; a missing source was renamed before. Both folders are made durable.
     fn move_file(&self, from: &Path, to: &Path) -> Result<bool, Error> {
+        let error = |error| disk_error(format!("publish {}", to.display()), error);
+        let folder = to.parent().unwrap_or(&self.root);
+        self.make_folder_of(to)?;
+        match fs::rename(from, to) {
+            Ok(()) => {}
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(cause) => return Err(error(cause)),
+        }
+        sync_folder(folder)?;
+        if let Some(source) = from.parent() {
+            sync_folder(source)?;
+        }
+        Ok(true)
+    }
+
+    fn make_folder_of(&self, to: &Path) -> Result<(), Error> {
         let error = |error| disk_error(format!("publish {}", to.display()), error);
         let folder = to.parent().unwrap_or(&self.root);
         if !folder.is_dir() {
@@ -144,16 +173,7 @@ impl FilePublisher {
                 sync_folder(parent)?;
             }
         }
-        match fs::rename(from, to) {
-            Ok(()) => {}
-            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(cause) => return Err(error(cause)),
-        }
-        sync_folder(folder)?;
-        if let Some(source) = from.parent() {
-            sync_folder(source)?;
-        }
-        Ok(true)
+        Ok(())
     }
 
     /// Joins the held segments of one file and makes it visible.
@@ -184,13 +204,16 @@ impl FilePublisher {
             match segments.as_slice() {
                 [] => {}
                 _ => {
-                    let draft = held.join("draft");
+                    let draft = draft_in(held);
                     join(&segments, &draft, published.ends_with(".parquet"))?;
-                    self.move_file(&draft, &target)?;
+                    self.place_new(&draft, &target)?;
                 }
             }
         }
-        fs::remove_dir_all(held).map_err(error)
+        match fs::remove_dir_all(held) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(error(cause)),
+            _ => Ok(()),
+        }
     }
 
     /// Removes staged files of this sink that no manifest lists.
@@ -236,6 +259,13 @@ impl FilePublisher {
         }
         Ok(())
     }
+}
+
+/// A name that no other process writes to at the same time.
+fn draft_in(held: &Path) -> PathBuf {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let n = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    held.join(format!("draft-{}-{n}", std::process::id()))
 }
 
 /// Joins segments into one durable file.
