@@ -123,9 +123,9 @@ fn later_process_takes_the_bucket_over_and_the_earlier_one_stops_c5() {
     );
 
     let mut second = workspace.start_named("second", &["--progress", "lines"]);
-    let first_ended =
-        first.wait_until(|| log_of(&workspace, "first").contains("took this job over"));
-    assert!(first_ended, "{}", second.log());
+    // Asked of the second: when it cannot take over, its words are wanted.
+    let taken = second.wait_until(|| log_of(&workspace, "first").contains("took this job over"));
+    assert!(taken, "{}", second.log());
     let first = first.wait();
     let goes_on = second.wait_until(|| committed(&log_of(&workspace, "second")));
     second.signal(Signal::TERM);
