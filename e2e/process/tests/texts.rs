@@ -111,7 +111,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "file: {path: in/*.ndjson}",
-        "kafka: {bootstrapServers: a, topics: [t]}",
+        "kafka: {bootstrapServers: a, topic: t, endAt: Never}",
     ),
     ("file: {path: in/*.ndjson}", "http: {}"),
     (

@@ -139,19 +139,53 @@ impl UploadDetail {
 #[derive(Debug)]
 struct Spill {
     root: PathBuf,
+    /// Locked while the process lives, however it ends: another one removes what is left.
+    _lock: File,
 }
+
+/// How the names of these folders begin.
+const SPILL: &str = "streamforge-spill-";
+
+/// The lock within such a folder. It is locked before it has this name.
+const SPILL_LOCK: &str = "lock";
 
 impl Spill {
     fn create() -> Result<Self, Error> {
         static SPILLS: AtomicU64 = AtomicU64::new(0);
+        remove_dead_spills();
         let n = SPILLS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("streamforge-{}-{n}", std::process::id());
+        let name = format!("{SPILL}{}-{n}", std::process::id());
         let root = std::env::temp_dir().join(name);
-        // A dead process of the same id may have left one.
-        let _absent = fs::remove_dir_all(&root);
-        fs::create_dir_all(&root)
-            .map_err(|error| disk_error(format!("make folder {}", root.display()), error))?;
-        Ok(Self { root })
+        let made = || -> std::io::Result<File> {
+            // A dead process of the same id may have left one.
+            let _absent = fs::remove_dir_all(&root);
+            fs::create_dir_all(&root)?;
+            let draft = root.join("lock.new");
+            let lock = File::create(&draft)?;
+            lock.try_lock()?;
+            fs::rename(draft, root.join(SPILL_LOCK))?;
+            Ok(lock)
+        };
+        match made() {
+            Ok(lock) => Ok(Self { root, _lock: lock }),
+            Err(error) => Err(disk_error(format!("make folder {}", root.display()), error)),
+        }
+    }
+}
+
+/// Removes the folders of killed processes, as well as it can.
+fn remove_dead_spills() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(SPILL) {
+            continue;
+        }
+        let lock = File::open(entry.path().join(SPILL_LOCK));
+        if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+            let _best_effort = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -366,3 +366,18 @@ async fn files_on_their_way_leave_nothing_behind() {
     drop(writer);
     assert!(!root.exists());
 }
+
+#[tokio::test]
+async fn files_of_a_killed_process_are_removed_by_the_next_and_of_a_live_one_are_not() {
+    let place = Place::new("killed");
+    let alive = place.writer(OutputFormat::Json, 1);
+    // As SIGKILL leaves it: the lock is there and nobody holds it.
+    let killed = std::env::temp_dir().join(format!("{SPILL}killed-{}", std::process::id()));
+    fs::create_dir_all(&killed).unwrap();
+    fs::write(killed.join(SPILL_LOCK), "").unwrap();
+
+    let _next = place.writer(OutputFormat::Json, 2);
+
+    assert!(!killed.exists());
+    assert!(alive.spill.root.exists());
+}
