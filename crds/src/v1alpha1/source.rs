@@ -343,6 +343,11 @@ fn header() -> bool {
     true
 }
 
+/// What is as if it were not written is not written: a Kafka record has no header to speak of.
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
 fn delimiter() -> String {
     ",".to_owned()
 }
@@ -352,7 +357,7 @@ fn delimiter() -> String {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CsvFormat {
     /// Whether the first line names the columns.
-    #[serde(default = "header")]
+    #[serde(default = "header", skip_serializing_if = "is_true")]
     pub header: bool,
     /// One ASCII character.
     #[serde(default = "delimiter")]

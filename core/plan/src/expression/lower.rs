@@ -24,7 +24,7 @@ use datafusion_sql::sqlparser::ast::{
 };
 use streamforge_core::job_graph::Column;
 
-use super::float::decimals_beside_floats;
+use super::float::{decimals_beside_floats, zeros_are_equal};
 use super::functions::{functions, is_immutable, refusal};
 use super::parse::{Ast, visit, visit_mut};
 use super::{Error, no_such_column, precision};
@@ -82,7 +82,8 @@ pub(super) fn lower(ast: &Ast, scope: &Scope) -> Result<Lowered, Error> {
         .and_then(|expr| coerce(expr, scope))
         .and_then(|expr| subtract_from_zero(expr, scope))
         .and_then(|expr| coerce(expr, scope))
-        .and_then(fold_literal_casts);
+        .and_then(fold_literal_casts)
+        .and_then(|expr| zeros_are_equal(expr, &scope.schema));
     rewritten
         .map(|expr| Lowered(expr.unalias()))
         .map_err(|error| plan_error(&error, scope))

@@ -196,6 +196,28 @@ fn a_decimal_beside_a_double_is_a_double() {
 }
 
 #[test]
+fn both_zeros_are_equal() {
+    // IEEE 754: -0 = 0.
+    let zero = "(d - 1.5) * -1.0";
+    for (sql, value) in [
+        ("Z = 0", "true"),
+        ("0.0 = Z", "true"),
+        ("Z >= 0", "true"),
+        ("Z < 0", "false"),
+        ("Z <> 0", "false"),
+        ("Z IN (1, 0)", "true"),
+        ("Z BETWEEN 0 AND 1", "true"),
+        ("CASE Z WHEN 0 THEN 'zero' ELSE 'other' END", "zero"),
+        ("CAST(Z AS REAL) = 0", "true"),
+        ("Z IS DISTINCT FROM 0", "false"),
+        ("Z", "-0.0"),
+    ] {
+        let sql = sql.replace('Z', &format!("({zero})"));
+        assert_eq!(text_of(&sql), value, "{sql}");
+    }
+}
+
+#[test]
 fn names_are_never_folded() {
     assert_eq!(text_of("Name"), "Ann");
     assert_eq!(text_of("\"Name\""), "Ann");
