@@ -15,4 +15,5 @@ pub mod manifest;
 pub mod messages;
 pub mod object_key;
 pub mod s3;
+pub mod secret_name;
 pub mod units;

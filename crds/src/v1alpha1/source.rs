@@ -343,11 +343,6 @@ fn header() -> bool {
     true
 }
 
-/// What is as if it were not written is not written: a Kafka record has no header to speak of.
-fn is_true(value: &bool) -> bool {
-    *value
-}
-
 fn delimiter() -> String {
     ",".to_owned()
 }
@@ -357,7 +352,7 @@ fn delimiter() -> String {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CsvFormat {
     /// Whether the first line names the columns.
-    #[serde(default = "header", skip_serializing_if = "is_true")]
+    #[serde(default = "header")]
     pub header: bool,
     /// One ASCII character.
     #[serde(default = "delimiter")]

@@ -6,6 +6,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use streamforge_core::secret_name::{SECRET_NAME_RULE, is_secret_name};
+
 use super::failure::Refusal;
 
 /// Longest file that is read: a bundle of certificates fits, a wrong path does not fill memory.
@@ -37,6 +39,9 @@ pub(super) fn read(folder: Option<&Path>, name: &str) -> Result<Secret, Refusal>
             "the document names the secret `{name}`: say with --secrets in which folder secrets are"
         )));
     };
+    if !is_secret_name(name) {
+        return Err(setup(format!("`{name}`: {SECRET_NAME_RULE}")));
+    }
     let folder = folder.join(name);
     if !folder.is_dir() {
         return Err(setup(format!(

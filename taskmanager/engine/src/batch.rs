@@ -13,6 +13,7 @@ use arrow::compute::{filter, filter_record_batch, take, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+use streamforge_core::event_time::{EVENT_TIME_MAX, EVENT_TIME_MIN};
 
 /// Rows aimed at per batch: large enough to amortise calls, small enough to stay in cache.
 pub const BATCH_ROWS: usize = 8192;
@@ -220,7 +221,9 @@ impl BadRows {
             origin.map_or((None, None), |(s, p)| (Some(Arc::clone(s)), Some(p)));
         self.source.push(source);
         self.position.push(position);
-        self.event_time.push(event_time);
+        // A time that no sink can write would keep the row from being told.
+        let writable = event_time.filter(|time| (EVENT_TIME_MIN..=EVENT_TIME_MAX).contains(time));
+        self.event_time.push(writable);
     }
 
     /// Number of rows so far.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use serde::Deserialize;
+use streamforge_core::secret_name::{SECRET_NAME_RULE, is_secret_name};
 use streamforge_engine::error::Error;
 
 use crate::error::{failed, refused};
@@ -137,6 +138,9 @@ fn secret(folder: Option<&Path>, name: &str, key: &str) -> Result<String, Error>
         let reason = "no folder of secrets is given: write `--secrets DIR`";
         return Err(refused(action(), reason));
     };
+    if !is_secret_name(name) {
+        return Err(refused(action(), SECRET_NAME_RULE));
+    }
     let path: PathBuf = folder.join(name).join(key);
     let text = std::fs::read_to_string(&path).map_err(|error| {
         let reason = format!("{}: {error}", path.display());
