@@ -279,3 +279,28 @@ impl BadRows {
         Ok(StreamBatch::plain(RecordBatch::try_new(schema, columns)?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_rows_outside_of_the_years_that_can_be_written_are_told_without_a_time_f3() {
+        let mut bad = BadRows::default();
+        for time in [
+            EVENT_TIME_MIN - 1,
+            EVENT_TIME_MIN,
+            EVENT_TIME_MAX,
+            EVENT_TIME_MAX + 1,
+        ] {
+            bad.push(None, "why".to_owned(), None, Some(time));
+        }
+
+        let rows = bad.finish("node").unwrap().rows;
+
+        assert_eq!(rows.num_rows(), 4, "none is lost");
+        let times = rows.column_by_name("event_time").unwrap();
+        let told: Vec<bool> = (0..4).map(|row| times.is_valid(row)).collect();
+        assert_eq!(told, [false, true, true, false]);
+    }
+}

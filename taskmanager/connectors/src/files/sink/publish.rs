@@ -346,3 +346,30 @@ impl Publisher for FilePublisher {
         self.complete_all()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zombies_shorter_join_does_not_replace_a_finished_file_x6() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        let publisher = FilePublisher::open(root, &JobId("j".to_owned()), "out").unwrap();
+        let target = folder.path().join("a/part-1.ndjson");
+        let [whole, shorter] = ["whole", "shorter"].map(|name| folder.path().join(name));
+        fs::write(&whole, "1\n2\n").unwrap();
+        fs::write(&shorter, "2\n").unwrap();
+
+        publisher.place_new(&whole, &target).unwrap();
+        publisher.place_new(&shorter, &target).unwrap();
+
+        assert_eq!(fs::read_to_string(&target).unwrap(), "1\n2\n");
+        let held = folder.path();
+        assert_ne!(
+            draft_in(held),
+            draft_in(held),
+            "two joins never share a draft"
+        );
+    }
+}
