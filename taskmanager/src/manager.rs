@@ -209,8 +209,11 @@ impl Manager {
                 current.tell_sources(Control::Checkpoint(Barrier { id, kind }));
             }
             Command::Abort { id } => current.tell_all(Control::Abort(id)),
-            Command::Publish { slots, .. } => publish(current, slots),
-            Command::Committed { id } => tracing::debug!(checkpoint = %id, "checkpoint committed"),
+            Command::Publish { manifest, slots } => {
+                current.publishing().on_committed(manifest);
+                publish(current, slots);
+            }
+            Command::Committed { id } => current.publishing().on_committed(id),
         }
     }
 

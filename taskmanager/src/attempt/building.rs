@@ -257,6 +257,8 @@ impl Building<'_> {
             // Opened when it is known which splits there are.
             reader: None,
             writers,
+            staged: Arc::clone(self.staged),
+            was_full: false,
             uploads: self.uploads(id),
             events: self.events.clone(),
             progress: Arc::new(TaskProgress::new(source)),
