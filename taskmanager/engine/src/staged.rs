@@ -199,8 +199,8 @@ mod tests {
     #[test]
     fn what_no_checkpoint_committed_does_not_fill_a_sink_b1() {
         let staged = of_one_task();
-        staged.add(slot("a"), interval(1, BYTES_MAX + 1));
-        staged.on_committed(CheckpointId::ZERO);
+        staged.add(slot("a"), interval(2, BYTES_MAX + 1));
+        staged.on_committed(id(1));
         assert!(!staged.is_full(&slot("a").sink));
     }
 
