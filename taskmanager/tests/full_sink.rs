@@ -59,7 +59,7 @@ impl Rig {
     fn start(folder: &Path) -> Self {
         let context = Context {
             me: me(),
-            store: Arc::new(FolderStore::open(&folder.join("store")).unwrap()),
+            store: Arc::new(FolderStore::open(folder.join("store")).unwrap()),
             exchange: None,
             secrets: None,
             memory_limit: u64::MAX,
