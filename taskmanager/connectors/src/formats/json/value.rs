@@ -10,7 +10,9 @@ use crate::formats::base64;
 use crate::formats::builder::{ColumnBuilder, Runs, Values};
 use crate::formats::decoded::TimeParse;
 use crate::formats::fault::Fault;
-use crate::formats::number::{Rest, decimal, digits, float32, float64, integer, pow10};
+use crate::formats::number::{
+    Rest, decimal, digits, float32, float64, integer, pow10, without_digits,
+};
 use crate::formats::time;
 
 /// Reads the value at `pos` into the column and answers the position behind it. On an error the
@@ -58,6 +60,16 @@ fn read_rarer(column: &mut ColumnBuilder, buf: &[u8], pos: usize) -> Result<usiz
         } => {
             let (value, end) = read_decimal(buf, pos, *precision, *scale)?;
             values.push(value);
+            Ok(end)
+        }
+        Values::Double(values) if byte(buf, pos) == b'"' => {
+            let (value, end) = with_text(buf, pos, float_word)?;
+            values.push(value);
+            Ok(end)
+        }
+        Values::Real(values) if byte(buf, pos) == b'"' => {
+            let (value, end) = with_text(buf, pos, float_word)?;
+            values.push(value as f32);
             Ok(end)
         }
         Values::Double(values) => {
@@ -132,6 +144,12 @@ fn not_a_string(buf: &[u8], pos: usize) -> Fault {
         b'-' | b'0'..=b'9' => Fault::NumberForString,
         _ => expected(buf, pos, "a string"),
     }
+}
+
+/// JSON has no number for these; any other string is none, either.
+#[cold]
+fn float_word(text: &[u8]) -> Result<f64, Fault> {
+    without_digits(text).ok_or(Fault::StringForNumber)
 }
 
 fn slice(buf: &[u8], start: usize, end: usize) -> &[u8] {
