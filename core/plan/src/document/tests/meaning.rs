@@ -1,7 +1,7 @@
 //! Tests: names and expressions that do not fit.
 #![expect(clippy::too_many_lines, reason = "tables of cases")]
 
-use super::{Case, check};
+use super::{Case, GOOD, check, problems};
 
 #[test]
 fn mistakes_of_names_are_told() {
