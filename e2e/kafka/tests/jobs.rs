@@ -246,7 +246,7 @@ spec:
     ));
     // One of three is too long.
     let row = |n: usize| {
-        let text = "x".repeat(if n % 3 == 0 { 2_000 } else { 20 });
+        let text = "x".repeat(if n.is_multiple_of(3) { 2_000 } else { 20 });
         format!("{{\"n\":{n},\"text\":\"{text}\"}}\n")
     };
     job.write("in/rows.ndjson", (0..300).map(row).collect::<String>());

@@ -62,24 +62,14 @@ fn read_rarer(column: &mut ColumnBuilder, buf: &[u8], pos: usize) -> Result<usiz
             values.push(value);
             Ok(end)
         }
-        Values::Double(values) if byte(buf, pos) == b'"' => {
-            let (value, end) = with_text(buf, pos, float_word)?;
+        Values::Double(values) => {
+            let (value, end) = read_float(buf, pos, float64, |word| word)?;
             values.push(value);
             Ok(end)
         }
-        Values::Real(values) if byte(buf, pos) == b'"' => {
-            let (value, end) = with_text(buf, pos, float_word)?;
-            values.push(value as f32);
-            Ok(end)
-        }
-        Values::Double(values) => {
-            let end = number_here(buf, pos)?;
-            values.push(float64(slice(buf, pos, end)).map_err(|fault| (fault, pos))?);
-            Ok(end)
-        }
         Values::Real(values) => {
-            let end = number_here(buf, pos)?;
-            values.push(float32(slice(buf, pos, end)).map_err(|fault| (fault, pos))?);
+            let (value, end) = read_float(buf, pos, float32, |word| word as f32)?;
+            values.push(value);
             Ok(end)
         }
         Values::Boolean(values) => {
@@ -144,6 +134,22 @@ fn not_a_string(buf: &[u8], pos: usize) -> Fault {
         b'-' | b'0'..=b'9' => Fault::NumberForString,
         _ => expected(buf, pos, "a string"),
     }
+}
+
+/// A number, or one of the words for what JSON has no number for.
+fn read_float<T>(
+    buf: &[u8],
+    pos: usize,
+    number: fn(&[u8]) -> Result<T, Fault>,
+    word: fn(f64) -> T,
+) -> Result<(T, usize), Stop> {
+    if byte(buf, pos) == b'"' {
+        let (value, end) = with_text(buf, pos, float_word)?;
+        return Ok((word(value), end));
+    }
+    let end = number_here(buf, pos)?;
+    let value = number(slice(buf, pos, end)).map_err(|fault| (fault, pos))?;
+    Ok((value, end))
 }
 
 /// JSON has no number for these; any other string is none, either.
