@@ -25,6 +25,7 @@ use crate::aggregate;
 use crate::batch::StreamBatch;
 use crate::error::Error;
 use crate::operator::{Operator, OperatorSnapshot, Outputs, RestoredState};
+use crate::slices::SliceKey;
 use crate::state::{PartRows, RestoredPart, StatePart};
 
 mod results;
@@ -99,6 +100,14 @@ fn new_state(
 }
 
 /// Kinds of parts, as the store names them.
+/// Stored rows of a slice that the windows here cannot have made, whatever their checksum says.
+fn impossible(key: SliceKey) -> aggregate::Error {
+    aggregate::Error::State(format!(
+        "the stored rows are damaged: no record can be in slice {} from window {} on",
+        key.slice, key.first
+    ))
+}
+
 fn known_kind(kind: &str) -> Option<&'static str> {
     [crate::slices::SLICES, sent::EMITTED, session::EXTENTS]
         .into_iter()
