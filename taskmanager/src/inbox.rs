@@ -268,3 +268,24 @@ impl Inbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Watermarks need no credit, so nothing else bounds them.
+    #[test]
+    fn watermarks_that_nothing_separates_are_one_element_b1() {
+        let inbox = Inbox::new(1);
+        for us in [1, 2, 3] {
+            inbox.arrive(0, Element::Watermark(Watermark(us)), 0);
+        }
+        inbox.arrive(0, Element::Rejoin, 0);
+        inbox.arrive(0, Element::Watermark(Watermark(4)), 0);
+
+        assert_eq!(inbox.elements_n(0), 3);
+        let first = inbox.next(|_, _| true, Duration::ZERO);
+        let highest = matches!(first, Next::Element(0, Element::Watermark(Watermark(3))));
+        assert!(highest, "{first:?}");
+    }
+}
