@@ -8,6 +8,9 @@
 //! that is not definite, and after a commit during which a connection broke or a request timed out,
 //! the producer is never used again: a delayed end of one transaction may hit the next.
 
+mod orphans;
+
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +34,10 @@ const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long reading a marker may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a marker may take before one is suspected that was neither committed nor aborted (X7):
+/// brokers do not answer while there is such a one.
+const HIDDEN_AFTER: Duration = Duration::from_secs(3);
 
 /// How long handing over the marker may take.
 const OFFSETS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -108,6 +115,8 @@ pub struct SlotPlace {
     pub id: String,
     /// The output topic.
     pub topic: String,
+    /// How many partitions it has.
+    pub partitions_n: i32,
     /// Its `max.message.bytes`.
     pub message_bytes_max: usize,
 }
@@ -120,6 +129,8 @@ pub struct SlotProducer {
     /// Reads the marker and is the group in whose name it is written.
     group: BaseConsumer<Context>,
     marker: Option<Marker>,
+    /// Partitions in which a predecessor's transaction may be open (X7).
+    suspects: BTreeSet<i32>,
     /// Broken connections when the producer was known to be sound.
     disturbances_n: u64,
 }
@@ -137,6 +148,8 @@ pub enum Stage {
     Fenced,
     /// The marker is read.
     MarkerRead,
+    /// What predecessors left open is ended; only where there was something.
+    OrphansEnded,
     /// The transaction is open and empty.
     Begun,
     /// All rows are handed over.
@@ -213,25 +226,46 @@ impl SlotPlace {
             .map_err(Error::Client)?
             .create_with_context(Context::default())
             .map_err(open)?;
-        let marker = self.read_marker(&group)?;
-        watch.reached(Stage::MarkerRead);
-        producer.poll(Duration::ZERO);
-        let disturbances_n = ear.disturbances_n();
-        Ok(SlotProducer {
+        let suspects = orphans::suspects(self, &group)?;
+        let mut begun = SlotProducer {
             place: self.clone(),
             producer,
             ear,
             group,
-            marker,
-            disturbances_n,
-        })
+            marker: None,
+            suspects,
+            disturbances_n: 0,
+        };
+        begun.marker = match self.read_marker(&begun.group, HIDDEN_AFTER) {
+            Err(Error::Unknown { .. }) => {
+                begun.end_orphaned_marker()?;
+                self.read_marker(&begun.group, READ_TIMEOUT)?
+            }
+            answer => answer?,
+        };
+        watch.reached(Stage::MarkerRead);
+        begun.producer.poll(Duration::ZERO);
+        begun.disturbances_n = begun.ear.disturbances_n();
+        Ok(begun)
     }
 
-    fn read_marker(&self, group: &BaseConsumer<Context>) -> Result<Option<Marker>, Error> {
+    /// The marker as it is without a fence, if it can be had soon: whoever wrote it has published
+    /// already. One that is missing or old says nothing (X2).
+    pub fn peek_marker(&self) -> Option<Marker> {
+        let config = self.access.marker_reader(&self.id, self.secrets.as_deref());
+        let group = config.ok()?.create_with_context(Context::default()).ok()?;
+        self.read_marker(&group, HIDDEN_AFTER).ok().flatten()
+    }
+
+    fn read_marker(
+        &self,
+        group: &BaseConsumer<Context>,
+        patience: Duration,
+    ) -> Result<Option<Marker>, Error> {
         let mut wanted = TopicPartitionList::new();
         wanted.add_partition(&self.topic, MARKER_PARTITION);
         let found = group
-            .committed_offsets(wanted, READ_TIMEOUT)
+            .committed_offsets(wanted, patience)
             .map_err(|error| self.error("read the marker", error))?;
         let Some(element) = found.find_partition(&self.topic, MARKER_PARTITION) else {
             return Ok(None);
@@ -269,7 +303,9 @@ impl SlotProducer {
         marker: Marker,
         watch: &dyn Watch,
     ) -> Result<(), Error> {
-        let committed = self.try_commit(records, marker, watch);
+        let committed = self
+            .end_orphans(records, watch)
+            .and_then(|()| self.try_commit(records, marker, watch));
         match &committed {
             Ok(()) => self.marker = Some(marker),
             // Readers would wait for the open transaction until its timeout.
