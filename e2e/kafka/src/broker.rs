@@ -115,9 +115,10 @@ impl Broker {
         std::fs::read_to_string(log).unwrap_or_default()
     }
 
-    /// Copies what the coordinator of transactions has written into a folder that does not exist yet.
-    pub fn save_transaction_log(&self, to: &Path) {
-        for folder in self.own_broker().transaction_log() {
+    /// Copies what the partitions of a topic hold now. Those of `__transaction_state` are what the
+    /// coordinator of transactions knows.
+    pub fn save(&self, topic: &str, to: &Path) {
+        for folder in self.own_broker().partitions(topic) {
             let name = folder.file_name().expect("a folder has a name");
             copy_folder(&folder, &to.join(name));
         }
@@ -125,8 +126,8 @@ impl Broker {
 
     /// Puts such a copy back, as after a power failure that lost what was written since. The broker
     /// must not run.
-    pub fn lose_transaction_log_since(&self, saved: &Path) {
-        for folder in self.own_broker().transaction_log() {
+    pub fn lose_since(&self, topic: &str, saved: &Path) {
+        for folder in self.own_broker().partitions(topic) {
             let name = folder.file_name().expect("a folder has a name").to_owned();
             std::fs::remove_dir_all(&folder).expect("a folder can be removed");
             copy_folder(&saved.join(name), &folder);
@@ -240,13 +241,14 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 impl Own {
-    /// The folders of `__transaction_state`.
-    fn transaction_log(&self) -> Vec<PathBuf> {
+    /// The folders of a topic's partitions.
+    fn partitions(&self, topic: &str) -> Vec<PathBuf> {
         let data = std::fs::read_dir(self.run.join("node1/data")).expect("the broker has data");
         let folders = data.map(|entry| entry.expect("the folder can be listed").path());
         let is_log = |path: &PathBuf| {
             let name = path.file_name().and_then(std::ffi::OsStr::to_str);
-            name.is_some_and(|name| name.starts_with("__transaction_state-"))
+            name.and_then(|name| name.rsplit_once('-'))
+                .is_some_and(|(name, _)| name == topic)
         };
         folders.filter(is_log).collect()
     }

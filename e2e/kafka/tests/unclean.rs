@@ -2,14 +2,20 @@
 //! too late (X2).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use streamforge_connectors::kafka::transaction::Stage;
+use streamforge_connectors::kafka::transaction::{Stage, Watch};
 use streamforge_e2e_kafka::sink::{Sink, restore, restored, slot};
 use streamforge_e2e_kafka::{Broker, Topic};
 use streamforge_engine::sink::Publisher as _;
 use streamforge_process::{Bucket, Random, Workspace};
+
+/// What the coordinator of transactions knows.
+const TRANSACTIONS: &str = "__transaction_state";
 
 /// A broker comes back without the newest entries of its transaction log (they were not synced), but
 /// with the rows: its coordinator knows nothing of a transaction that is open in the partitions. The
@@ -24,7 +30,7 @@ async fn x7_rows_of_a_forgotten_transaction_never_become_visible_twice() {
     let dying = sink.dying_publisher(1, Stage::Drained, 1);
     restore(&dying, &[], 0).await.unwrap();
     let saved = tempfile::tempdir().unwrap();
-    broker.save_transaction_log(saved.path());
+    broker.save(TRANSACTIONS, saved.path());
     let staged = sink
         .stage(1, &[&["a", "b", "c", "d", "e"], &["f", "g"]])
         .await;
@@ -33,7 +39,7 @@ async fn x7_rows_of_a_forgotten_transaction_never_become_visible_twice() {
     assert_eq!(topic.written().len(), 5, "rows are there, open");
 
     broker.kill();
-    broker.lose_transaction_log_since(saved.path());
+    broker.lose_since(TRANSACTIONS, saved.path());
     broker.start();
     drop(dying);
     restore(&sink.publisher(2), &staged, 2).await.unwrap();
@@ -46,6 +52,59 @@ async fn x7_rows_of_a_forgotten_transaction_never_become_visible_twice() {
     topic.write(0, ["behind"]);
     topic.write(1, ["behind"]);
     assert_eq!(topic.committed().len(), expected.len() + 2);
+}
+
+/// Copies a topic's partitions when a transaction is about to be committed for the n-th time.
+struct SavesBeforeCommit {
+    broker: Arc<Broker>,
+    topic: String,
+    to: PathBuf,
+    left: AtomicU32,
+}
+
+impl Watch for SavesBeforeCommit {
+    fn reached(&self, stage: Stage) {
+        if stage == Stage::MarkerSent && self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
+            self.broker.save(&self.topic, &self.to);
+        }
+    }
+}
+
+/// The other half: the transaction was committed, its marker says so, and a partition has the rows
+/// without their end. They were published: they must not be aborted, and nobody publishes them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_rows_whose_commit_a_partition_has_forgotten_become_visible_once() {
+    let broker = Arc::new(Broker::own(19_572, ""));
+    let topic = broker.topic("committed", 1, &[]).await;
+    let sink = Sink::new(&broker, &topic);
+    let saved = tempfile::tempdir().unwrap();
+    let watch = SavesBeforeCommit {
+        broker: Arc::clone(&broker),
+        topic: topic.name.clone(),
+        to: saved.path().to_owned(),
+        left: AtomicU32::new(1),
+    };
+    // Its first transaction is the take-over's.
+    let publisher = sink.watched_publisher(1, Box::new(watch));
+    restore(&publisher, &[], 0).await.unwrap();
+    let staged = sink.stage(1, &[&["a", "b"], &["c"]]).await;
+    publisher.publish(&slot(0), &staged[0]).await.unwrap();
+    assert_eq!(topic.committed().len(), 2);
+
+    broker.kill();
+    broker.lose_since(&topic.name, saved.path());
+    broker.start();
+    drop(publisher);
+    assert!(topic.committed().is_empty(), "they are open again");
+    // Twice: what the first one knew is in its marker, too.
+    sink.publisher(2)
+        .take_over(&restored(&staged[1..], 2))
+        .await
+        .unwrap();
+    restore(&sink.publisher(3), &staged, 2).await.unwrap();
+
+    let expected = ["a", "b", "c"].map(|v| format!(r#"{{"v":"{v}"}}"#));
+    assert_eq!(topic.committed().values(), expected);
 }
 
 /// Somebody else's open transaction looks the same, and is left alone.

@@ -1,13 +1,13 @@
 //! Rows and markers that a predecessor left in a transaction that its coordinator has forgotten.
 //!
 //! Owns: finding the partitions where that may be so, and ending it before anything is committed.
-//! The rule and its reasons: docs/adr/0008. Start at: [`suspects`], [`SlotProducer::end_orphans`].
+//! The rule and its reasons: docs/adr/0008. Start at: [`open_partitions`], [`SlotProducer::end_orphans`].
 //!
-//! Invariant X7: nothing is committed to a partition in which rows of this producer may lie that are
-//! neither committed nor aborted. A commit would make them visible: partitions know transactions by
-//! the producer's id alone.
+//! Invariant X7: nothing is committed to a partition in which rows of this producer may lie that were
+//! to be aborted. A commit would make them visible: partitions know transactions by the producer's id
+//! alone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -22,13 +22,13 @@ use crate::kafka::marker::{Author, Marker};
 use crate::kafka::staged::Record;
 use streamforge_core::ids::CheckpointId;
 
-/// Partitions of the topic in which some transaction is open, asked after the fence: of ours, only
-/// one that nobody will end. Others' transactions are open at times, too; to suspect those costs
-/// little.
-pub(super) fn suspects(
+/// Partitions of the topic in which some transaction is open, with the offset it begins at, asked
+/// after the fence: of ours, only one that nobody will end. Others' transactions are open at times,
+/// too; to suspect those costs little.
+pub(super) fn open_partitions(
     place: &SlotPlace,
     stable: &BaseConsumer<Context>,
-) -> Result<BTreeSet<i32>, Error> {
+) -> Result<BTreeMap<i32, i64>, Error> {
     let all: BaseConsumer<Context> = place
         .access
         .lookup(place.secrets.as_deref())
@@ -38,10 +38,9 @@ pub(super) fn suspects(
     // The high watermarks first: whatever is open below them now holds the stable end back.
     let high = ends(place, &all)?;
     let stable = ends(place, stable)?;
-    let is_open =
-        |(partition, (high, stable)): (i32, (i64, i64))| (stable < high).then_some(partition);
     let pairs = (0..).zip(high.into_iter().zip(stable));
-    let found: BTreeSet<i32> = pairs.filter_map(is_open).collect();
+    let is_open = |(partition, (high, stable))| (stable < high).then_some((partition, stable));
+    let found: BTreeMap<i32, i64> = pairs.filter_map(is_open).collect();
     if !found.is_empty() {
         tracing::info!(id = place.id, topic = place.topic, partitions = ?found, "transactions are open");
     }
@@ -106,6 +105,7 @@ impl SlotProducer {
         }
         // A partition is part of the transaction, and gets its end, once it has taken a record.
         self.drain(began, patience)?;
+        self.ear.take_delivered();
         self.producer
             .abort_transaction(patience)
             .map_err(|error| place.error("end what was left open", error))?;
@@ -120,7 +120,10 @@ impl SlotProducer {
         self.producer
             .begin_transaction()
             .map_err(|error| place.error("begin a transaction", error))?;
-        self.send_marker(Marker::after(CheckpointId::ZERO, Author::default()))?;
+        self.send_marker(
+            Marker::after(CheckpointId::ZERO, Author::default()),
+            &self.ends,
+        )?;
         self.producer
             .abort_transaction(patience)
             .map_err(|error| place.error("end what was left open", error))
