@@ -139,6 +139,9 @@ pub struct RunArgs {
     /// Shows /metrics, /livez and /readyz at this address
     #[arg(long, value_name = "ADDR")]
     pub metrics_listen: Option<std::net::SocketAddr>,
+    /// How long a stop may take until the process ends without its last checkpoint
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    pub stop_timeout: streamforge_core::units::HumanDuration,
     /// How progress is shown
     #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
     pub progress: ProgressMode,

@@ -71,6 +71,7 @@ impl Hosting {
             heartbeat,
             timeout,
             alone_max: Some(spec.restart.window.to_std()),
+            unseen_max: spec.checkpoint.timeout.to_std(),
             store_uri,
             store_settings,
             accept_lost_markers: args.accept_lost_marker.clone(),

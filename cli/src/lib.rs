@@ -16,6 +16,7 @@ mod hosting;
 mod metrics;
 mod progress;
 mod screen;
+mod stopping;
 mod store;
 pub mod table;
 mod task_managers;

@@ -147,7 +147,7 @@ impl Keeper {
             .args(["--name", &self.name])
             .args(["--coordinator", &self.config.coordinator.to_string()])
             .args(["--slots", &self.config.slots.to_string()])
-            .arg("--with-parent")
+            .args(["--with-parent", &std::process::id().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::inherit())
             .stderr(Stdio::piped());

@@ -239,6 +239,12 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
+    /// Whatever this attempt publishes to belongs to a newer one already (X2): it publishes nothing
+    /// any more. Who is the newer one stands in the head.
+    TakenOver {
+        /// How that is known, for people.
+        reason: String,
+    },
     /// A task has read, fired and staged all; it stays and answers barriers with END (C11).
     Ended {
         /// Which task.

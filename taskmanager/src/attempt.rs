@@ -25,11 +25,11 @@ use tokio::sync::mpsc;
 
 use crate::budget::StateBudget;
 use crate::clock::Clock;
-use crate::exchange::{AttemptExchange, Outlet, Report};
+use crate::exchange::{AttemptExchange, ChannelName, Outlet, Report};
 use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
 use crate::pace::Pace;
-use crate::progress::{TaskProgress, Times, combine};
+use crate::progress::{Local, TaskProgress, Times, combine, combine_local};
 use crate::registry;
 use crate::task::{Reader, TaskShell};
 use crate::upload::{failed, with_causes};
@@ -81,6 +81,21 @@ impl Error {
             Error::Restore { source, .. } => {
                 matches!(source, streamforge_state::Error::Store { .. })
             }
+        }
+    }
+
+    /// What the coordinator is told of it.
+    pub fn event(&self) -> Event {
+        use streamforge_engine::error::Error::TakenOver;
+        match self {
+            Error::Engine(error @ TakenOver { .. }) => Event::TakenOver {
+                reason: error.with_causes(),
+            },
+            error => Event::Failed {
+                task: None,
+                cause: with_causes(error),
+                retry: error.may_succeed_later(),
+            },
         }
     }
 }
@@ -255,6 +270,17 @@ impl Attempt {
     /// How its tasks do.
     pub fn progress(&self) -> Progress {
         combine(self.progress.iter().map(|(_, progress)| &**progress))
+    }
+
+    /// What only metrics tell.
+    pub fn local(&self) -> Local {
+        combine_local(self.progress.iter().map(|(_, progress)| &**progress))
+    }
+
+    /// Credit of each channel to another task manager, in bytes.
+    pub fn credits(&self) -> Vec<(ChannelName, i64)> {
+        let exchange = self.exchange.as_ref();
+        exchange.map_or_else(Vec::new, |exchange| exchange.credits())
     }
 
     /// Where its tasks' time went.

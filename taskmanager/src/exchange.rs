@@ -398,6 +398,13 @@ impl AttemptExchange {
         Ok(sender)
     }
 
+    /// What each channel may still send, in bytes; below zero after a frame larger than the window.
+    pub fn credits(&self) -> Vec<(ChannelName, i64)> {
+        let senders = lock(&self.senders);
+        let credit = |(name, sender): (&ChannelName, &Sender)| Some((*name, sender.credit()?));
+        senders.iter().filter_map(credit).collect()
+    }
+
     /// Ends all channels of the attempt: waiting senders return, nothing arrives or is reported any
     /// more.
     pub fn close(&self) {

@@ -15,6 +15,7 @@ pub mod pace;
 pub mod progress;
 pub mod registry;
 pub mod session;
+pub mod sight;
 pub mod task;
 pub mod upload;
 

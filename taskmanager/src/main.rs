@@ -67,9 +67,9 @@ struct Args {
     /// Name that the certificates of the others bear
     #[arg(long, value_name = "NAME", default_value = "streamforge")]
     tls_peer_name: String,
-    /// End when the process that started this one ends
-    #[arg(long, hide = true)]
-    with_parent: bool,
+    /// End when the process of this number, which started this one, ends
+    #[arg(long, hide = true, value_name = "PID")]
+    with_parent: Option<i32>,
 }
 
 fn main() -> ExitCode {
@@ -94,8 +94,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<String> {
-    if args.with_parent {
-        end_with_parent()?;
+    if let Some(parent) = args.with_parent
+        && !end_with_parent(parent)?
+    {
+        return Ok("the process that started it has ended".to_owned());
     }
     let tls = certificates(&args)?;
     let exchange = Exchange::start(ExchangeConfig {
@@ -154,15 +156,17 @@ async fn show_metrics(listen: SocketAddr, metrics: Metrics) -> Result<()> {
     Ok(())
 }
 
-/// The process that started this one may be killed at any time.
-fn end_with_parent() -> Result<()> {
+/// The process that started this one may be killed at any time. False: it was, before the system
+/// could be asked to tell; then somebody else is the parent by now, and no signal will come.
+fn end_with_parent(parent: i32) -> Result<bool> {
     #[cfg(target_os = "linux")]
     {
         let kill = rustix::process::Signal::KILL;
         rustix::process::set_parent_process_death_signal(Some(kill))
             .context("ask to end with the parent process")?;
     }
-    Ok(())
+    let now = rustix::process::getppid();
+    Ok(now.is_some_and(|now| now.as_raw_nonzero().get() == parent))
 }
 
 fn certificates(args: &Args) -> Result<Option<Tls>> {

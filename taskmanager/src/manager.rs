@@ -23,7 +23,7 @@ use crate::attempt::{Attempt, Error, Prepared};
 use crate::exchange::Exchange;
 use crate::inbox::Control;
 use crate::metrics::Metrics;
-use crate::upload::with_causes;
+use crate::sight::HeadSight;
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -50,6 +50,8 @@ pub struct Context {
     pub accept_lost_markers: Vec<String>,
     /// Hears how tasks do.
     pub metrics: Metrics,
+    /// Whether the head is in sight, for sinks that cannot take back (F4).
+    pub sight: Arc<HeadSight>,
 }
 
 impl Context {
@@ -262,11 +264,7 @@ impl Manager {
                 self.attempt = Some(attempt);
                 Event::Prepared { splits }
             }
-            Err(error) => Event::Failed {
-                task: None,
-                cause: with_causes(&error),
-                retry: error.may_succeed_later(),
-            },
+            Err(error) => error.event(),
         };
         let _ = self.events.send((stamp, event)).await;
     }
@@ -276,6 +274,7 @@ impl Manager {
             let (stamp, progress) = (attempt.stamp(), attempt.progress());
             let metrics = &self.context.metrics;
             metrics.on_progress(&stamp, progress.clone(), attempt.times());
+            metrics.on_local(attempt.local(), attempt.credits());
             // A full queue means that newer progress is on its way anyway.
             let progress = Event::Progress(Box::new(progress));
             let _ = self.events.try_send((stamp, progress));

@@ -17,8 +17,8 @@ use streamforge_core::ids::TaskId;
 use streamforge_core::messages::{Progress, Stamp};
 use streamforge_proto::metrics::{self, Described, Sheet};
 
-use crate::exchange::Totals;
-use crate::progress::Times;
+use crate::exchange::{ChannelName, Totals};
+use crate::progress::{Local, Times};
 use store_calls::StoreCalls;
 
 const JOB_OPERATOR: &[&str] = &["job", "operator"];
@@ -55,6 +55,16 @@ pub const DESCRIBED: &[Described] = &[
         JOB_OPERATOR,
         "Rows that went to .bad.",
     ),
+    Described::counter(
+        "streamforge_task_bytes_in_total",
+        JOB_OPERATOR,
+        "Bytes of the columns of rows that came in; of a source nothing, it reads.",
+    ),
+    Described::counter(
+        "streamforge_task_bytes_out_total",
+        JOB_OPERATOR,
+        "Bytes of the columns of the main output.",
+    ),
     Described::gauge(
         "streamforge_task_watermark_seconds",
         JOB_OPERATOR,
@@ -74,6 +84,16 @@ pub const DESCRIBED: &[Described] = &[
         "streamforge_task_source_known_units",
         JOB_OPERATOR,
         "What a bounded source has to read in all, in its connector's unit.",
+    ),
+    Described::gauge(
+        "streamforge_task_source_lag_records",
+        JOB_OPERATOR,
+        "Records of a Kafka source that are there and not read.",
+    ),
+    Described::gauge(
+        "streamforge_task_source_lag_seconds",
+        JOB_OPERATOR,
+        "How long ago the last record read was written, where there are more; else 0.",
     ),
     Described::counter(
         "streamforge_task_idle_seconds_total",
@@ -115,6 +135,11 @@ pub const DESCRIBED: &[Described] = &[
         &[],
         "Time that tasks waited for room in channels to other task managers.",
     ),
+    Described::gauge(
+        "streamforge_exchange_credit_bytes",
+        &["edge", "sender", "receiver"],
+        "What a channel to another task manager may still send before its receiver takes more.",
+    ),
     Described::counter(
         "streamforge_exchange_out_of_credit_total",
         &[],
@@ -152,6 +177,8 @@ struct Latest {
     stamp: Option<Stamp>,
     progress: Progress,
     times: Vec<(TaskId, Times)>,
+    local: Local,
+    credits: Vec<(ChannelName, i64)>,
 }
 
 #[derive(Debug, Default)]
@@ -171,12 +198,17 @@ pub struct Metrics(Arc<Inner>);
 impl Metrics {
     /// How the attempt's tasks do; called a few times a second.
     pub fn on_progress(&self, stamp: &Stamp, progress: Progress, times: Vec<(TaskId, Times)>) {
-        let stamp = Some(stamp.clone());
-        *self.0.latest.lock().unwrap_or_else(PoisonError::into_inner) = Latest {
-            stamp,
-            progress,
-            times,
-        };
+        let mut latest = self.0.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.stamp = Some(stamp.clone());
+        latest.progress = progress;
+        latest.times = times;
+    }
+
+    /// What the coordinator is not told; called with [`Metrics::on_progress`].
+    pub fn on_local(&self, local: Local, credits: Vec<(ChannelName, i64)>) {
+        let mut latest = self.0.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.local = local;
+        latest.credits = credits;
     }
 
     /// An attempt was loaded in so long.
@@ -221,6 +253,8 @@ impl Metrics {
             sheet.set("streamforge_task_restore_seconds", &[job], restore_s);
             operators(sheet, job, &latest.progress, now_us);
             tasks(sheet, job, &latest.times);
+            local(sheet, job, &latest.local, now_us);
+            credits(sheet, &latest.credits);
         }
         drop(latest);
         if let Some(totals) = self.0.exchange.get() {
@@ -268,6 +302,37 @@ fn operators(sheet: &mut Sheet, job: &str, progress: &Progress, now_us: i64) {
             let known = *known as f64;
             sheet.set("streamforge_task_source_known_units", &labels, known);
         }
+    }
+}
+
+fn local(sheet: &mut Sheet, job: &str, local: &Local, now_us: i64) {
+    for (uid, traffic) in &local.traffic {
+        let labels = [job, uid.0.as_str()];
+        let (bytes_in, bytes_out) = (traffic.bytes_in as f64, traffic.bytes_out as f64);
+        sheet.set("streamforge_task_bytes_in_total", &labels, bytes_in);
+        sheet.set("streamforge_task_bytes_out_total", &labels, bytes_out);
+    }
+    for (uid, lag) in &local.lag {
+        let labels = [job, uid.0.as_str()];
+        let records_n = lag.records_n as f64;
+        sheet.set("streamforge_task_source_lag_records", &labels, records_n);
+        let behind_s = match lag.read_up_to_ms {
+            Some(at_ms) if lag.records_n > 0 => (now_us as f64 / 1e6 - at_ms as f64 / 1e3).max(0.0),
+            _ => 0.0,
+        };
+        sheet.set("streamforge_task_source_lag_seconds", &labels, behind_s);
+    }
+}
+
+fn credits(sheet: &mut Sheet, credits: &[(ChannelName, i64)]) {
+    for (channel, bytes) in credits {
+        let labels = [
+            channel.edge.to_string(),
+            channel.sender.0.to_string(),
+            channel.receiver.0.to_string(),
+        ];
+        let labels = labels.each_ref().map(String::as_str);
+        sheet.set("streamforge_exchange_credit_bytes", &labels, *bytes as f64);
     }
 }
 

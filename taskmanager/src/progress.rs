@@ -2,12 +2,14 @@
 //!
 //! Owns: a small shared record per task that its thread refreshes several times a second.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use streamforge_core::ids::OperatorUid;
 use streamforge_core::messages::Progress;
-use streamforge_engine::task::TaskCore;
+use streamforge_engine::source::Health;
+use streamforge_engine::task::{TaskCore, Traffic};
 
 /// Where a task's time went, in microseconds since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,10 +22,30 @@ pub struct Times {
     pub blocked_us: u64,
 }
 
+/// How far a source is behind what is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lag {
+    /// Records that are there and not read.
+    pub records_n: u64,
+    /// When the last record read was written, in milliseconds since the epoch; `None`: it is not
+    /// behind, or does not know.
+    pub read_up_to_ms: Option<i64>,
+}
+
+/// What only this process's metrics tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Local {
+    /// Bytes through each operator.
+    pub traffic: BTreeMap<OperatorUid, Traffic>,
+    /// Per source that knows it.
+    pub lag: BTreeMap<OperatorUid, Lag>,
+}
+
 /// One task's record.
 #[derive(Debug, Default)]
 pub struct TaskProgress {
     latest: Mutex<Progress>,
+    local: Mutex<Local>,
     source: Option<OperatorUid>,
     running_us: AtomicU64,
     idle_us: AtomicU64,
@@ -84,13 +106,31 @@ impl TaskProgress {
             read,
         };
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+        self.local().traffic = core.traffic();
+    }
+
+    fn local(&self) -> MutexGuard<'_, Local> {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the outside system of its source does.
+    pub fn on_health(&self, health: Health) {
+        if let (Some(source), Some(records_n)) = (&self.source, health.lag_records) {
+            let read_up_to_ms = health.read_up_to_ms;
+            let lag = Lag {
+                records_n,
+                read_up_to_ms,
+            };
+            self.local().lag.insert(source.clone(), lag);
+        }
+        self.on_trouble(health.trouble);
     }
 }
 
 impl TaskProgress {
     /// What keeps the source from reading, in words: told instead of the split that holds the
     /// watermark.
-    pub fn on_trouble(&self, trouble: Option<String>) {
+    fn on_trouble(&self, trouble: Option<String>) {
         let (Some(source), Some(trouble)) = (&self.source, trouble) else {
             return;
         };
@@ -99,10 +139,30 @@ impl TaskProgress {
     }
 }
 
+/// All tasks' local numbers together.
+pub fn combine_local<'a>(tasks: impl Iterator<Item = &'a TaskProgress>) -> Local {
+    let mut all = Local::default();
+    for task in tasks {
+        let one = task.local().clone();
+        for (uid, traffic) in one.traffic {
+            let sum = all.traffic.entry(uid).or_default();
+            sum.bytes_in += traffic.bytes_in;
+            sum.bytes_out += traffic.bytes_out;
+        }
+        for (uid, lag) in one.lag {
+            let sum = all.lag.entry(uid).or_default();
+            sum.records_n += lag.records_n;
+            let both = [sum.read_up_to_ms, lag.read_up_to_ms];
+            sum.read_up_to_ms = both.into_iter().flatten().min();
+        }
+    }
+    all
+}
+
 /// All tasks' records together.
 pub fn combine<'a>(tasks: impl Iterator<Item = &'a TaskProgress>) -> Progress {
     let mut all = Progress::default();
-    let mut lowest_source = std::collections::BTreeMap::new();
+    let mut lowest_source = BTreeMap::new();
     for task in tasks {
         let one = task
             .latest

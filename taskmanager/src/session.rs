@@ -114,6 +114,7 @@ struct Hosted {
     heartbeat: Duration,
     timeout: Duration,
     alone_max: Option<Duration>,
+    unseen_max: Option<Duration>,
 }
 
 /// Works until the job is over; returns why it is, in the coordinator's words.
@@ -206,6 +207,7 @@ impl Session {
         let Some(hosted) = &self.hosted else {
             return Called::NoAnswer("no manager".to_owned());
         };
+        hosted.context.sight.found();
         tracing::info!(address, "session with the coordinator");
         let over = conversation
             .go_on(&hosted.requests, events, hosted.heartbeat, hosted.timeout)
@@ -249,6 +251,7 @@ impl Session {
             terminal: Some(false),
             accept_lost_markers: welcome.accept_lost_markers,
             memory_limit: welcome.state_bytes_max,
+            sight: Arc::default(),
         };
         let (requests, work) = mpsc::channel(REQUESTS_MAX);
         let manager = Manager::new(context.clone(), self.events_in.clone());
@@ -261,6 +264,7 @@ impl Session {
             heartbeat: ms(welcome.heartbeat_ms),
             timeout: ms(welcome.timeout_ms),
             alone_max: (welcome.alone_ms_max > 0).then(|| ms(welcome.alone_ms_max)),
+            unseen_max: (welcome.unseen_ms_max > 0).then(|| ms(welcome.unseen_ms_max)),
         });
         Ok(())
     }
@@ -281,15 +285,25 @@ impl Session {
         }
         if let Some(hosted) = hosted
             && lonely.looks_now(Instant::now(), hosted.timeout)
+            && self.look_into_head(hosted, address).await
         {
-            self.look_into_head(hosted, address).await;
+            lonely.saw_head(Instant::now());
+            hosted.context.sight.found();
+        }
+        if let Some(hosted) = hosted
+            && hosted
+                .unseen_max
+                .is_some_and(|max| lonely.unseen(Instant::now()) >= max)
+        {
+            hosted.context.sight.lose();
         }
         let pause = lonely.next_pause(CALL_AGAIN_INITIAL, CALL_AGAIN_MAX);
         let _paused = tokio::time::timeout(pause, drain(events)).await;
         Ok(())
     }
 
-    async fn look_into_head(&self, hosted: &Hosted, address: &mut String) {
+    /// Whether there was one to be read.
+    async fn look_into_head(&self, hosted: &Hosted, address: &mut String) -> bool {
         let store = Arc::clone(&hosted.context.store);
         let read = self
             .data
@@ -305,11 +319,13 @@ impl Session {
                     epoch: head.epoch,
                 }))
                 .await;
+                return true;
             }
-            Ok(Ok(Ok(None))) => {}
+            Ok(Ok(Ok(None))) => tracing::warn!("there is no head"),
             Ok(Ok(Err(reason))) => tracing::warn!(reason, "head not read"),
             Ok(Err(_)) | Err(_) => tracing::warn!("head not read in time"),
         }
+        false
     }
 
     /// Ends the tasks and waits for them a little.

@@ -26,6 +26,7 @@ use crate::exchange::{Outlet, Upstream};
 use crate::inbox::{Control, Inbox, Next};
 use crate::pace::Pace;
 use crate::progress::TaskProgress;
+use crate::sight::{self, HeadSight};
 use crate::upload::Upload;
 
 /// How long a task waits for rows before it sends what it holds for efficiency: the most that a
@@ -56,6 +57,8 @@ pub struct Writer {
     pub writer: Box<dyn SinkWriter>,
     /// `rateLimit`, this subtask's share.
     pub pace: Option<Pace>,
+    /// Its rows are visible at once: they wait while this is lost (F4).
+    pub waits_for: Option<Arc<HeadSight>>,
 }
 
 /// Where the elements of one edge go, by receiver.
@@ -142,9 +145,9 @@ impl TaskShell {
             .map(|reader| reader.reader.read_units());
         self.progress.update(&self.core, read);
         self.progress.on_running(self.clock.now_us());
-        let health = self.reader.as_ref().map(|reader| reader.reader.health());
-        self.progress
-            .on_trouble(health.and_then(|health| health.trouble));
+        if let Some(reader) = &self.reader {
+            self.progress.on_health(reader.reader.health());
+        }
     }
 
     fn step_channels(&mut self) -> Result<Flow, Error> {
@@ -347,7 +350,7 @@ impl TaskShell {
                     upstream.answer(edge, receiver, watermark);
                 }
             }
-            Effect::Write { operator, batch } => self.write(operator, batch)?,
+            Effect::Write { operator, batch } => return self.write(operator, batch),
             Effect::Snapshot(snapshot) => return self.snapshot(*snapshot),
             Effect::Declined { id, reason } => {
                 let task = self.core.id();
@@ -380,10 +383,16 @@ impl TaskShell {
         flow
     }
 
-    fn write(&mut self, operator: usize, batch: StreamBatch) -> Result<(), Error> {
+    fn write(&mut self, operator: usize, batch: StreamBatch) -> Result<Flow, Error> {
         let Some(writer) = self.writers.get_mut(&operator) else {
-            return Ok(());
+            return Ok(Flow::GoOn);
         };
+        while writer.waits_for.as_ref().is_some_and(|it| it.is_lost()) {
+            if let Next::Cancelled = self.inbox.try_control(|_| false) {
+                return Ok(Flow::Over);
+            }
+            std::thread::sleep(sight::LOOK_EVERY);
+        }
         let step = writer.pace.as_ref().map_or(batch.len(), Pace::step).max(1);
         let mut bad = Vec::new();
         let mut offset = 0;
@@ -410,7 +419,7 @@ impl TaskShell {
         for bad in bad {
             self.core.on_sink_bad(operator, bad)?;
         }
-        Ok(())
+        Ok(Flow::GoOn)
     }
 
     /// Closes every sink's interval and hands all to the uploader.

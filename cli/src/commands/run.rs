@@ -1,7 +1,7 @@
 //! `streamforge run`: one job, here.
 //!
-//! Owns: the local identity of a job, hosting coordinator and task manager in this process, signals,
-//! and showing progress. Decides nothing about the job. Start at: [`run`].
+//! Owns: the local identity of a job, hosting coordinator and task manager in this process, and showing
+//! progress. Decides nothing about the job. Start at: [`run`].
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -20,15 +20,15 @@ use streamforge_taskmanager::connectors::print;
 use streamforge_taskmanager::manager;
 use streamforge_taskmanager::metrics::Metrics;
 use streamforge_taskmanager::metrics::store_calls::CountedStore;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{ProgressMode, RunArgs};
 use crate::document::{self, Document};
-use crate::exit::{ABORTED, Outcome};
+use crate::exit::Outcome;
 use crate::hosting::Hosting;
 use crate::metrics;
 use crate::progress::{Meter, log_line, view};
 use crate::screen::Screen;
+use crate::stopping;
 use crate::store::StorePlace;
 use crate::task_managers::Crew;
 
@@ -38,11 +38,8 @@ const DRAW_EVERY: Duration = Duration::from_millis(250);
 /// How often a line is logged where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
-/// Signals closer together than this are one wish.
-const ONE_WISH: Duration = Duration::from_millis(500);
-
-/// How long tasks may take to end after the job has.
-const END_WITHIN: Duration = Duration::from_secs(10);
+/// How long tasks, and then threads, may take to end after the job has: nothing depends on them.
+const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// How progress is shown.
 #[derive(Clone)]
@@ -178,7 +175,7 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     let metrics = Metrics::default();
     metrics.watch_store(store.calls());
     let (handle, tasks) = start(args, config, store, hosting, metrics.clone());
-    stop_on_signals(&handle, &shown.screen)?;
+    stopping::on_signals(&handle, &shown.screen, args.stop_timeout.to_std())?;
     if let Some(listen) = args.metrics_listen {
         let address = metrics::serve(listen, &loaded.name, handle.status(), metrics).await?;
         tracing::info!(%address, "metrics");
@@ -227,6 +224,8 @@ fn start(
                 terminal: None,
                 accept_lost_markers: args.accept_lost_marker.clone(),
                 metrics,
+                // With the coordinator in this process it is never out of sight.
+                sight: Arc::default(),
             };
             let tasks = tokio::spawn(manager::run(context, theirs.commands, theirs.events));
             let handle = streamforge_host::start(config, store, ours);
@@ -269,36 +268,6 @@ fn restart_policy(spec: &StreamJobSpec) -> RestartPolicy {
         backoff_initial_ms: ms(restart.backoff.initial),
         backoff_max_ms: ms(restart.backoff.max),
     }
-}
-
-/// The first signal asks for a stop, the second ends the process.
-fn stop_on_signals(handle: &JobHandle, screen: &Screen) -> Result<()> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let stop = handle.stopper();
-    let screen = screen.clone();
-    tokio::spawn(async move {
-        let mut asked: Option<Instant> = None;
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            // A supervisor may signal the process and its group at once: that is one wish.
-            if asked.is_some_and(|at| at.elapsed() < ONE_WISH) {
-                continue;
-            }
-            screen.wipe();
-            if asked.is_some() {
-                eprintln!("aborted; the next start goes on from the newest checkpoint");
-                std::process::exit(i32::from(ABORTED));
-            }
-            asked = Some(Instant::now());
-            eprintln!("stopping with a checkpoint; once more to abort");
-            stop();
-        }
-    });
-    Ok(())
 }
 
 async fn show(

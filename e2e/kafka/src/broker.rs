@@ -95,9 +95,43 @@ impl Broker {
         self.own_broker().script(&["down", "--kill"]);
     }
 
+    /// The same without waiting for anything: for a moment that matters.
+    pub fn kill_at_once(&self) {
+        let pid = std::fs::read_to_string(self.own_broker().run.join("node1/pid"));
+        let pid = pid.expect("the broker runs").trim().parse().ok();
+        let pid = pid.and_then(rustix::process::Pid::from_raw);
+        let pid = pid.expect("a pid is a number");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+    }
+
     /// Starts it again, with its data.
     pub fn start(&self) {
         self.own_broker().start();
+    }
+
+    /// What it has logged since it was started.
+    pub fn log(&self) -> String {
+        let log = self.own_broker().run.join("node1/log");
+        std::fs::read_to_string(log).unwrap_or_default()
+    }
+
+    /// Copies what the partitions of a topic hold now. Those of `__transaction_state` are what the
+    /// coordinator of transactions knows.
+    pub fn save(&self, topic: &str, to: &Path) {
+        for folder in self.own_broker().partitions(topic) {
+            let name = folder.file_name().expect("a folder has a name");
+            copy_folder(&folder, &to.join(name));
+        }
+    }
+
+    /// Puts such a copy back, as after a power failure that lost what was written since. The broker
+    /// must not run.
+    pub fn lose_since(&self, topic: &str, saved: &Path) {
+        for folder in self.own_broker().partitions(topic) {
+            let name = folder.file_name().expect("a folder has a name").to_owned();
+            std::fs::remove_dir_all(&folder).expect("a folder can be removed");
+            copy_folder(&saved.join(name), &folder);
+        }
     }
 
     /// Settings of a client that is not ours.
@@ -198,7 +232,27 @@ impl Broker {
     }
 }
 
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder can be made");
+    for entry in std::fs::read_dir(from).expect("the folder is there") {
+        let entry = entry.expect("the folder can be listed");
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a file can be copied");
+    }
+}
+
 impl Own {
+    /// The folders of a topic's partitions.
+    fn partitions(&self, topic: &str) -> Vec<PathBuf> {
+        let data = std::fs::read_dir(self.run.join("node1/data")).expect("the broker has data");
+        let folders = data.map(|entry| entry.expect("the folder can be listed").path());
+        let is_log = |path: &PathBuf| {
+            let name = path.file_name().and_then(std::ffi::OsStr::to_str);
+            name.and_then(|name| name.rsplit_once('-'))
+                .is_some_and(|(name, _)| name == topic)
+        };
+        folders.filter(is_log).collect()
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(script());
         command

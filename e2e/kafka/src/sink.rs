@@ -169,6 +169,15 @@ impl Sink {
         KafkaPublisher::watched(spec, self.store.clone(), Box::new(watch))
     }
 
+    /// One that tells somebody of every stage.
+    pub fn watched_publisher(
+        &self,
+        epoch: u64,
+        watch: Box<dyn Watch + Send + Sync>,
+    ) -> KafkaPublisher {
+        KafkaPublisher::watched(self.publisher_spec(1, epoch), self.store.clone(), watch)
+    }
+
     /// Transactional id and group of slot `n`.
     pub fn slot_name(&self, n: u32) -> String {
         let sink = OperatorUid("out".to_owned());

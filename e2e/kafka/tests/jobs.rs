@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use streamforge_e2e_kafka::{Broker, Records, Topic};
-use streamforge_process::{Random, Workspace};
+use streamforge_process::{Random, Workspace, free_address};
 
 /// Seconds of one window.
 const WINDOW_S: i64 = 10;
@@ -257,4 +257,48 @@ spec:
     let bad = streamforge_process::Published::read(&job.path("out/bad"));
     assert_eq!(bad.rows().len(), 100);
     job.verify();
+}
+
+/// F4: a task manager that has no session and cannot read the head may have been replaced: what it
+/// would write now would come twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn f4_at_least_once_sinks_wait_while_nothing_tells_whose_attempt_is_the_newest() {
+    let broker = Broker::shared();
+    let (from, to) = (
+        broker.topic("in", 2, &[]).await,
+        broker.topic("out", 2, &[]).await,
+    );
+    let rows = input(40_000, 2, 9);
+    write(&from, &rows);
+    let document = document(&broker, &from, &to, "    delivery: AtLeastOnce\n")
+        .replace("rowsPerSecond: 20000", "rowsPerSecond: 4000")
+        .replace("interval: 150ms}", "interval: 150ms, timeout: 1s}")
+        .replace(
+            "  restart:",
+            "  failureDetection: {heartbeat: 100ms, timeout: 500ms}\n  restart:",
+        );
+    let job = Workspace::new(&document);
+    let address = free_address();
+    let mut coordinator = job.start(&["--listen", &address.to_string()]);
+    let mut worker = job.start_task_manager("tm-1", address, 2);
+    assert!(coordinator.wait_until(|| !to.written().is_empty()));
+
+    coordinator.kill();
+    let (head, aside) = (job.path("store/head"), job.path("aside"));
+    std::fs::rename(&head, &aside).expect("there is a head");
+    let log = job.path("tm-1.log");
+    let says = |what: &str| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
+    assert!(worker.wait_until(|| says("at-least-once sinks wait")));
+    // What was handed over before is on its way for a moment.
+    worker.let_run(Duration::from_millis(500));
+    let before = to.written().len();
+    worker.let_run(Duration::from_secs(2));
+    assert_eq!(to.written().len(), before, "it writes on");
+
+    std::fs::rename(&aside, &head).expect("the head was put aside");
+    job.start(&["--listen", &address.to_string()])
+        .wait()
+        .check_code(0);
+    let seen: std::collections::BTreeSet<String> = to.committed().values().into_iter().collect();
+    assert_eq!(seen.len(), oracle(&rows).len(), "nothing is lost");
 }

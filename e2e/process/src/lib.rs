@@ -7,10 +7,12 @@
 //!
 //! Invariant P1: what has been visible in an output folder once stays there, byte for byte.
 
+mod bucket;
 mod published;
 mod random;
 mod workspace;
 
+pub use bucket::Bucket;
 pub use published::Published;
 pub use random::Random;
 pub use workspace::{Ended, Running, Workspace, free_address};

@@ -1,56 +1,18 @@
 //! Store and output in a bucket of the real S3 server that `e2e/services/s3` starts.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use streamforge_process::{Random, Workspace};
+use streamforge_process::{Bucket, Random, Workspace};
 
 /// Kills before the job is let run.
 const KILLS: u32 = 5;
 
-/// What `e2e/services/s3 up` says.
-struct Server {
-    endpoint: String,
-    bucket: String,
-    keys: Option<(String, String)>,
-}
-
-fn server() -> Server {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/s3");
-    let output = Command::new(script)
-        .arg("up")
-        .output()
-        .expect("the script is there");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let value = |name: &str| {
-        said.lines()
-            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
-    };
-    Server {
-        endpoint: value("S3_ENDPOINT").expect("the script names it"),
-        bucket: value("S3_BUCKET").expect("the script names it"),
-        keys: value("AWS_ACCESS_KEY_ID").zip(value("AWS_SECRET_ACCESS_KEY")),
-    }
-}
-
 /// A job over clicks: windows to Parquet, late rows to NDJSON, all in a bucket.
 fn workspace(test: &str, rows: &str) -> Workspace {
-    let server = server();
-    let unique = std::process::id();
-    let Server {
-        endpoint, bucket, ..
-    } = &server;
-    let keys = server.keys.as_ref();
-    let secret = keys.map_or("", |_| ", credentialsSecret: {name: store-keys}");
-    let s3 = format!("{{endpoint: \"{endpoint}\"{secret}}}");
-    let base = format!("s3://{bucket}/test-process/{test}-{unique}");
+    let bucket = Bucket::up();
+    let s3 = bucket.settings();
+    let base = bucket.folder(test);
     let workspace = Workspace::new(&format!(
         r#"
 apiVersion: streamforge.io/v1alpha1
@@ -77,10 +39,7 @@ spec:
 "#
     ))
     .at(&["--secrets", "secrets"]);
-    if let Some((id, secret)) = keys {
-        workspace.write("secrets/store-keys/accessKeyId", id);
-        workspace.write("secrets/store-keys/secretAccessKey", secret);
-    }
+    bucket.hand_keys_to(&workspace);
     workspace
 }
 

@@ -122,6 +122,41 @@ fn process_that_started_them_takes_its_task_managers_along() {
     workspace.verify();
 }
 
+/// Processes that work in this folder.
+fn processes_in(folder: &std::path::Path) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").expect("this is Linux").flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let works_there = |pid: &u32| {
+        let at = std::fs::read_link(format!("/proc/{pid}/cwd"));
+        at.is_ok_and(|at| at == folder)
+    };
+    numbers.filter(works_there).collect()
+}
+
+/// Killed before a task manager has asked the system to end with its parent: nobody tells it later.
+#[test]
+fn process_killed_in_its_first_moments_leaves_no_task_manager_behind() {
+    let workspace = Workspace::new(CLICKS);
+    let folder = workspace.path("").canonicalize().expect("it is there");
+    for round in 0..20 {
+        let mut running = workspace.start(&["--task-managers", "3"]);
+        assert!(running.wait_until(|| processes_in(&folder).len() > 1));
+        running.let_run(Duration::from_millis(round));
+        running.kill();
+
+        let begun = std::time::Instant::now();
+        while !processes_in(&folder).is_empty() {
+            let left = processes_in(&folder);
+            let waited = begun.elapsed();
+            assert!(
+                waited < Duration::from_secs(10),
+                "round {round}: {left:?} live on"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 #[test]
 fn stop_takes_a_checkpoint_and_the_next_run_goes_on_in_one_process() {
     let workspace = Workspace::new(CLICKS);

@@ -100,6 +100,41 @@ fn store_without_its_head_is_refused_and_never_begun_anew_c7() {
     assert_eq!(workspace.published().files_n(), before.files_n());
 }
 
+/// A store that takes nothing any more: a stop says so soon, ends in bounded time, and loses nothing.
+#[test]
+fn stop_with_a_store_that_takes_nothing_says_what_it_waits_for_and_is_bounded() {
+    let workspace = Workspace::new(JOB);
+    let mut running = workspace.start(&["--stop-timeout", "4s"]);
+    assert!(running.wait_until(|| workspace.published().files_n() > 2));
+    let (manifests, aside) = (workspace.path("store/manifests"), workspace.path("aside"));
+    std::fs::rename(&manifests, &aside).unwrap();
+    std::fs::write(&manifests, "in the way").unwrap();
+
+    let asked = std::time::Instant::now();
+    running.signal(Signal::TERM);
+    let log = workspace.path("stderr.log");
+    let says = |what: &str| std::fs::read_to_string(&log).unwrap().contains(what);
+    assert!(running.wait_until(|| says("still stopping: waiting for the store (")));
+    assert!(asked.elapsed().as_secs() < 3, "{:?}", asked.elapsed());
+    let ended = running.wait();
+
+    ended.check_code(130);
+    assert!(
+        ended.stderr.contains("did not stop within 4 s"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        (4..8).contains(&asked.elapsed().as_secs()),
+        "{:?}",
+        asked.elapsed()
+    );
+    std::fs::remove_file(&manifests).unwrap();
+    std::fs::rename(&aside, &manifests).unwrap();
+    workspace.run(&[]).check_code(0);
+    workspace.verify();
+}
+
 #[test]
 fn file_that_cannot_grow_fails_the_job_and_the_next_run_loses_nothing() {
     let workspace = Workspace::new(JOB);

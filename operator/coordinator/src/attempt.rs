@@ -458,6 +458,34 @@ impl Coordinator {
         }
     }
 
+    /// What a stop still waits for, for people; `None`: none was asked for.
+    pub(crate) fn stop_waits_for(&self) -> Option<String> {
+        if self.stop_since_ms.is_none() || self.phase == Phase::Ended {
+            return None;
+        }
+        if let Some(trouble) = &self.store_trouble {
+            return Some(format!("the store ({trouble})"));
+        }
+        if let Some(in_flight) = &self.in_flight {
+            let (id, missing) = (in_flight.id, self.missing_acks());
+            return Some(format!("checkpoint {id}: {missing}"));
+        }
+        let unpublished_n = self.publisher.unpublished_n();
+        if self.publish_until_ms.is_some() && unpublished_n > 0 {
+            return Some(format!("{unpublished_n} staged intervals to be published"));
+        }
+        let failed = self.status.checkpoint.last_failed.as_ref();
+        let failed = failed.filter(|_| self.failures_in_a_row_n > 0);
+        Some(match failed {
+            Some(failed) => format!(
+                "its last checkpoint; the try before failed: {}",
+                failed.reason
+            ),
+            None if self.committing.is_some() => "the store to take its last checkpoint".to_owned(),
+            None => "its last checkpoint".to_owned(),
+        })
+    }
+
     pub(crate) fn stopped(&mut self, note: Option<String>) {
         self.send(Command::Cancel);
         let newest = self
@@ -479,6 +507,9 @@ impl Coordinator {
             self.phase,
             Phase::Running | Phase::Stopping | Phase::Finishing
         ) {
+            return;
+        }
+        if self.taken_over.is_some() {
             return;
         }
         let Some((manifest, slots)) = self.publisher.notice(self.now_ms) else {

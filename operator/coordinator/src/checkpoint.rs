@@ -372,7 +372,7 @@ impl Coordinator {
         }
     }
 
-    fn missing_acks(&self) -> String {
+    pub(crate) fn missing_acks(&self) -> String {
         let (Some(attempt), Some(in_flight)) = (&self.attempt, &self.in_flight) else {
             return String::new();
         };

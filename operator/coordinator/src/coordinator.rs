@@ -111,6 +111,10 @@ pub struct Coordinator {
     pub(crate) publish_until_ms: Option<u64>,
     /// The swap that finishes the job has begun, and is repeated until it has succeeded.
     pub(crate) finish_begun: bool,
+    /// A publisher found itself the zombie: how it knows. The head is being read.
+    pub(crate) taken_over: Option<String>,
+    /// What the store's last answer was, if it was none.
+    pub(crate) store_trouble: Option<String>,
     pub(crate) status: Status,
     pub(crate) out: Vec<Decision>,
 }
@@ -160,6 +164,8 @@ impl Coordinator {
             stop_since_ms: None,
             publish_until_ms: None,
             finish_begun: false,
+            taken_over: None,
+            store_trouble: None,
             status: Status {
                 parallelism: config.parallelism,
                 ..Status::default()
@@ -210,6 +216,7 @@ impl Coordinator {
         status.phase = self.phase;
         status.task_managers_n = self.members.len();
         status.unpublished_n = self.publisher.unpublished_n();
+        status.stop_waits_for = self.stop_waits_for();
         status.checkpoint.in_flight = self
             .in_flight
             .as_ref()
@@ -313,6 +320,7 @@ impl Coordinator {
         if let Some(trouble) = trouble_of(&answered.answer) {
             let request = name_of(&answered.request);
             let (reason, attempts_n) = (trouble.to_owned(), answered.attempts_n);
+            self.store_trouble = Some(format!("{request}: {reason}"));
             let hopeless = matches!(answered.answer, StoreAnswer::Refused { .. })
                 || attempts_n >= START_ATTEMPTS_MAX;
             if self.phase == Phase::Starting && hopeless {
@@ -327,6 +335,8 @@ impl Coordinator {
                 reason,
                 attempts_n,
             });
+        } else {
+            self.store_trouble = None;
         }
         match answered.purpose {
             Purpose::Start => self.on_start_answer(answered),
@@ -364,8 +374,22 @@ impl Coordinator {
         }
     }
 
+    /// X2: somebody newer publishes. Whoever that is has swapped the head before, so a swap of ours
+    /// tells: it is fenced (C5). If it is not, the outside world is ahead of this store.
+    fn on_taken_over_elsewhere(&mut self, reason: String) {
+        if self.taken_over.is_none() {
+            self.taken_over = Some(reason);
+            self.forget_in_flight("a newer attempt publishes");
+            self.swap(Change::Reserve);
+        }
+    }
+
     fn on_swapped(&mut self, change: &Change, head: &Head) {
         self.resolve_commit(head);
+        if let Some(reason) = &self.taken_over {
+            let cause = format!("{reason}; the head of this store knows of no newer attempt");
+            return self.fail(Error::Job { cause });
+        }
         match change {
             Change::TakeOver(_) => self.on_taken_over(head),
             Change::BeginEpoch(_) => {
@@ -404,6 +428,7 @@ impl Coordinator {
             Event::Prepared { .. }
             | Event::Published { .. }
             | Event::PublishFailed { .. }
+            | Event::TakenOver { .. }
             | Event::ChannelBroke { .. }
             | Event::Progress(_) => None,
         };
@@ -431,6 +456,7 @@ impl Coordinator {
                 let what = format!("interval {interval} of {slot}");
                 self.report(Report::PublishFailed { what, reason });
             }
+            Event::TakenOver { reason } => self.on_taken_over_elsewhere(reason),
             Event::Ended { task } => self.on_ended(task),
             Event::Failed { task, cause, retry } => {
                 let cause =

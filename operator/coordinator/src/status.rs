@@ -41,6 +41,8 @@ pub struct Status {
     pub task_managers_n: usize,
     /// What the job waits for before it can begin, for people.
     pub waits_for: Option<String>,
+    /// What a stop that was asked for waits for, for people.
+    pub stop_waits_for: Option<String>,
     /// Failed attempts since the coordinator started.
     pub restarts_n: u32,
     /// Why the last attempt failed.

@@ -49,6 +49,8 @@ pub struct SessionsConfig {
     pub timeout: Duration,
     /// Task managers without a session for this long end themselves; `None`: never.
     pub alone_max: Option<Duration>,
+    /// At-least-once sinks wait when the head could not be read for this long without a session.
+    pub unseen_max: Duration,
     /// Where the checkpoints are, for those who write them.
     pub store_uri: String,
     /// Settings of a store in the network, as JSON; empty: none.

@@ -283,6 +283,7 @@ pub fn to_event(stamp: Stamp, event: Event) -> v1::TaskEvent {
             interval: interval.get(),
             reason,
         }),
+        Event::TakenOver { reason } => EventWhat::TakenOver(v1::TakenOver { reason }),
         Event::Ended { task } => EventWhat::Ended(v1::Ended {
             task: Some(to_task(task)),
         }),
@@ -335,6 +336,9 @@ pub fn from_event(event: v1::TaskEvent) -> Result<(Stamp, Event), Error> {
             slot: slot("publish failed", failed.slot)?,
             interval: id(failed.interval),
             reason: failed.reason,
+        },
+        EventWhat::TakenOver(taken) => Event::TakenOver {
+            reason: taken.reason,
         },
         EventWhat::Ended(ended) => Event::Ended {
             task: task("ended", ended.task)?,

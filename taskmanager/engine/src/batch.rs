@@ -111,6 +111,14 @@ impl StreamBatch {
         self.rows.num_rows()
     }
 
+    /// Bytes of the columns' values as they lie in memory, of these rows alone.
+    pub fn bytes_n(&self) -> u64 {
+        let columns = self.rows.columns().iter();
+        // An array that cannot say (none of ours) counts nothing.
+        let sizes = columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
+        sizes.sum::<usize>() as u64
+    }
+
     /// True if it has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -283,6 +291,15 @@ impl BadRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_a_slice_are_those_of_its_rows_alone() {
+        let values: ArrayRef = Arc::new(arrow::array::Int64Array::from_iter_values(0..1_000));
+        let batch = StreamBatch::plain(RecordBatch::try_from_iter([("v", values)]).unwrap());
+
+        assert_eq!(batch.bytes_n(), 8_000);
+        assert_eq!(batch.slice(10, 5).bytes_n(), 40);
+    }
 
     #[test]
     fn bad_rows_outside_of_the_years_that_can_be_written_are_told_without_a_time_f3() {

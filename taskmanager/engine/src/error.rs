@@ -56,6 +56,15 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A newer attempt does this one's work in the outside world: this one is the zombie (X2).
+    #[error("{action}")]
+    TakenOver {
+        /// Verb and object: `publish to topic a`.
+        action: String,
+        /// How that is known.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// Keyed state outgrew what the document allows.
     #[error(
         "keyed state holds {:.1} MiB, more than state.memoryLimit ({}): raise it, or keep less by \
@@ -95,9 +104,10 @@ impl Error {
             Error::Kernel { .. } | Error::Aggregate { .. } | Error::Protocol { .. } => {
                 Recovery::Restart
             }
-            Error::Restore { .. } | Error::BadRecord { .. } | Error::StateLimit { .. } => {
-                Recovery::Stop
-            }
+            Error::Restore { .. }
+            | Error::BadRecord { .. }
+            | Error::TakenOver { .. }
+            | Error::StateLimit { .. } => Recovery::Stop,
             Error::Connector { retry, .. } => {
                 if *retry {
                     Recovery::Restart

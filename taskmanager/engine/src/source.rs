@@ -57,6 +57,9 @@ pub struct Health {
     pub trouble: Option<String>,
     /// Records that are there and not read yet, where it is known.
     pub lag_records: Option<u64>,
+    /// When the oldest of the newest records read was written, per split the newest, in milliseconds
+    /// since the epoch by the outside system's clock. `None`: nothing was read yet, or it does not say.
+    pub read_up_to_ms: Option<i64>,
 }
 
 /// Lists a source's splits, once per job, before anything is read.

@@ -98,6 +98,15 @@ pub enum Effect {
     Ended,
 }
 
+/// Bytes of rows through an operator, as they lie in memory; for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// That came in; a source reads from outside and counts nothing here.
+    pub bytes_in: u64,
+    /// Of the main output.
+    pub bytes_out: u64,
+}
+
 /// A task at a barrier.
 #[derive(Debug)]
 pub struct CoreSnapshot {
@@ -435,6 +444,12 @@ impl TaskCore {
             )
         };
         self.nodes.iter().map(counters).collect()
+    }
+
+    /// Bytes through every operator since the task began.
+    pub fn traffic(&self) -> BTreeMap<OperatorUid, Traffic> {
+        let nodes = self.nodes.iter();
+        nodes.map(|node| (node.uid.clone(), node.traffic)).collect()
     }
 
     /// Bytes of keyed state held.

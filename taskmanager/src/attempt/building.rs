@@ -9,7 +9,7 @@ use std::sync::Arc;
 use streamforge_connectors::files::sink::WriterName;
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId};
-use streamforge_core::job_graph::{Operator, OperatorKind};
+use streamforge_core::job_graph::{Delivery, Operator, OperatorKind};
 use streamforge_core::messages::{Deployment, Event, Stamp};
 use streamforge_engine::staged::Staged;
 use streamforge_engine::task::{Channel, TaskCore, TaskPlan};
@@ -211,6 +211,8 @@ impl Building<'_> {
             slot,
             writer,
             pace: self.pace(spec.rate_limit),
+            waits_for: (spec.delivery == Delivery::AtLeastOnce)
+                .then(|| Arc::clone(&self.context.sight)),
         }))
     }
 

@@ -92,6 +92,7 @@ impl Outbox {
             | Event::Declined { .. }
             | Event::Published { .. }
             | Event::PublishFailed { .. }
+            | Event::TakenOver { .. }
             | Event::Progress(_) => {}
         }
         state.stamp.clone()

@@ -12,11 +12,11 @@ use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
 use streamforge_core::job_graph::OperatorKind;
 use streamforge_core::manifest::StagedInterval;
 use streamforge_core::messages::{Deployment, Event, TaskManagerId};
+use streamforge_engine::error::Error;
 use streamforge_engine::sink::{Publisher, SlotTakeOver};
 use streamforge_engine::staged::Staged;
 use tokio::sync::{Mutex, mpsc};
 
-use super::Error;
 use super::building::Building;
 
 /// Makes intervals visible, one at a time.
@@ -48,6 +48,9 @@ impl Publishing {
                     interval: interval.id,
                 }
             }
+            Err(error @ Error::TakenOver { .. }) => Event::TakenOver {
+                reason: error.with_causes(),
+            },
             Err(error) => Event::PublishFailed {
                 slot,
                 interval: interval.id,
@@ -60,7 +63,7 @@ impl Publishing {
 
 pub(super) async fn open_publishers(
     building: &Building<'_>,
-) -> Result<BTreeMap<OperatorUid, Box<dyn Publisher>>, Error> {
+) -> Result<BTreeMap<OperatorUid, Box<dyn Publisher>>, super::Error> {
     let mut publishers = BTreeMap::new();
     for (_, operator) in building.deployment.graph.operators() {
         let OperatorKind::Sink(spec) = &operator.kind else {

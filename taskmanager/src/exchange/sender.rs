@@ -53,6 +53,11 @@ impl Sender {
         self.queue.end();
     }
 
+    /// Bytes that may be sent now; `None`: the receiver has not given any yet.
+    pub fn credit(&self) -> Option<i64> {
+        self.queue.credit()
+    }
+
     /// Bytes of rows that wait for credit, as columns; at most `queue_bytes` and one batch (B1).
     pub fn queued_bytes(&self) -> usize {
         self.queue.queued_bytes()

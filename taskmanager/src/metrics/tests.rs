@@ -11,6 +11,8 @@ use streamforge_store::{Condition, MemoryStore, ObjectStore};
 
 use super::store_calls::CountedStore;
 use super::*;
+use crate::progress::Lag;
+use streamforge_engine::task::Traffic;
 
 fn stamp() -> Stamp {
     Stamp {
@@ -97,6 +99,51 @@ fn lag_is_the_clock_less_the_watermark() {
     let text = TextEncoder::new().encode_to_string(&families).unwrap();
     let line = "streamforge_task_watermark_lag_seconds{job=\"clicks-1\",operator=\"per_user\"} 2.5";
     assert!(text.lines().any(|l| l == line), "{text}");
+}
+
+#[test]
+fn bytes_lag_and_credit_are_exported() {
+    let metrics = Metrics::default();
+    let uid = |name: &str| OperatorUid(name.to_owned());
+    let traffic = Traffic {
+        bytes_in: 800,
+        bytes_out: 96,
+    };
+    let lag = |records_n, read_up_to_ms| Lag {
+        records_n,
+        read_up_to_ms,
+    };
+    let local = Local {
+        traffic: [(uid("per_user"), traffic)].into(),
+        lag: [
+            (uid("events"), lag(12, Some(90_000))),
+            (uid("done"), lag(0, Some(90_000))),
+        ]
+        .into(),
+    };
+    let channel = ChannelName {
+        edge: 2,
+        sender: SubtaskIdx(0),
+        receiver: SubtaskIdx(1),
+    };
+    metrics.on_progress(&stamp(), progress(), Vec::new());
+    metrics.on_local(local, vec![(channel, -40)]);
+    let mut sheet = Sheet::new(DESCRIBED);
+
+    metrics.fill(&mut sheet, 92_500_000);
+
+    let families = sheet.into_families();
+    let text = TextEncoder::new().encode_to_string(&families).unwrap();
+    for line in [
+        "streamforge_task_bytes_in_total{job=\"clicks-1\",operator=\"per_user\"} 800",
+        "streamforge_task_bytes_out_total{job=\"clicks-1\",operator=\"per_user\"} 96",
+        "streamforge_task_source_lag_records{job=\"clicks-1\",operator=\"events\"} 12",
+        "streamforge_task_source_lag_seconds{job=\"clicks-1\",operator=\"events\"} 2.5",
+        "streamforge_task_source_lag_seconds{job=\"clicks-1\",operator=\"done\"} 0",
+        "streamforge_exchange_credit_bytes{edge=\"2\",receiver=\"1\",sender=\"0\"} -40",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,8 @@ use crate::upload::with_causes;
 #[derive(Debug)]
 pub(super) struct Loneliness {
     since: Instant,
+    /// When the head was read last; before that the session told whose attempt is the newest.
+    seen: Instant,
     looked: Option<Instant>,
     calls_n: u32,
 }
@@ -23,6 +25,7 @@ impl Loneliness {
     pub(super) fn begin(now: Instant) -> Self {
         Self {
             since: now,
+            seen: now,
             looked: None,
             calls_n: 0,
         }
@@ -30,6 +33,15 @@ impl Loneliness {
 
     pub(super) fn lasts(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
+    }
+
+    pub(super) fn saw_head(&mut self, now: Instant) {
+        self.seen = now;
+    }
+
+    /// How long nothing has told whose attempt is the newest.
+    pub(super) fn unseen(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.seen)
     }
 
     /// Whether the head is to be read now: at once, because a newer coordinator may be why the
@@ -83,6 +95,18 @@ mod tests {
         let at: Vec<usize> = (0..looks.len()).filter(|idx| looks[*idx]).collect();
         assert_eq!(at, [0, 5, 10]);
         assert_eq!(lonely.lasts(begin + every), every);
+    }
+
+    #[test]
+    fn head_is_unseen_since_the_session_or_since_it_was_read_last_f4() {
+        let begin = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut lonely = Loneliness::begin(begin);
+
+        assert_eq!(lonely.unseen(begin + 3 * second), 3 * second);
+        lonely.saw_head(begin + 4 * second);
+        assert_eq!(lonely.unseen(begin + 6 * second), 2 * second);
+        assert_eq!(lonely.lasts(begin + 6 * second), 6 * second);
     }
 
     #[test]

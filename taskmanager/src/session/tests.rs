@@ -127,6 +127,7 @@ impl Listener {
             alone_ms_max: 60_000,
             accept_lost_markers: Vec::new(),
             state_bytes_max: u64::MAX,
+            unseen_ms_max: 0,
         }))
         .await;
         let (who, registration) = from_register(register).expect("it is whole");

@@ -320,8 +320,18 @@ fn stop_before_rows_flow_ends_at_once() {
 fn stop_with_a_dead_store_ends_in_the_end() {
     let mut rig = Rig::run(config());
     rig.fate = Box::new(|_| Fate::Lose);
+    assert_eq!(rig.co.status().stop_waits_for, None);
     rig.feed(Input::Stop);
+    let waits_for = |rig: &Rig| {
+        rig.co
+            .status()
+            .stop_waits_for
+            .expect("a stop was asked for")
+    };
+    assert!(waits_for(&rig).contains("no acknowledgement from task"));
     rig.ack_all();
+    rig.wait(1_000);
+    assert!(waits_for(&rig).contains("the store (write to the store"));
 
     for _tick in 0..40 {
         rig.wait(1_000);

@@ -95,6 +95,44 @@ fn woken_coordinator_deploys_nothing_new_c5() {
 }
 
 #[test]
+fn coordinator_whose_publisher_is_the_zombie_reads_the_head_and_ends_x2_c5() {
+    // Frozen after its final checkpoint: there is no swap left that would tell it.
+    let mut co1 = Rig::run(config());
+    co1.checkpoint_staging(2);
+    let notices_n = co1.notices().len();
+    let mut co2 = co1.successor();
+    co2.resume();
+
+    co1.say(Event::TakenOver {
+        reason: "another attempt has taken over".to_owned(),
+    });
+
+    let (theirs, ours) = (co2.head().generation, co1.stamp().generation);
+    assert_eq!(*co1.failure(), Error::Fenced { theirs, ours });
+    co1.wait(5_000);
+    assert_eq!(
+        co1.notices().len(),
+        notices_n,
+        "nothing is asked of it again"
+    );
+}
+
+#[test]
+fn marker_that_is_ahead_of_the_head_ends_the_job_and_says_so_x2() {
+    // A store that was put back from a backup: nobody has fenced this coordinator.
+    let mut rig = Rig::run(config());
+    rig.checkpoint_staging(2);
+
+    rig.say(Event::TakenOver {
+        reason: "another attempt has taken over".to_owned(),
+    });
+
+    let failure = rig.failure().to_string();
+    assert!(failure.contains("another attempt"), "{failure}");
+    assert!(failure.contains("knows of no newer attempt"), "{failure}");
+}
+
+#[test]
 fn coordinator_whose_swap_loses_publishes_nothing_c5() {
     let mut co1 = Rig::run(config());
     co1.wait(1_000);

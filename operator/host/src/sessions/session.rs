@@ -106,6 +106,7 @@ async fn begin(
         alone_ms_max: shared.config.alone_max.map_or(0, ms),
         accept_lost_markers: shared.config.accept_lost_markers.clone(),
         state_bytes_max: shared.config.state_bytes_max,
+        unseen_ms_max: ms(shared.config.unseen_max),
     });
     // A fresh queue has room.
     let _fits = out.try_send(message(welcome));

@@ -24,6 +24,7 @@ fn config() -> SessionsConfig {
         heartbeat: Duration::from_millis(20),
         timeout: LONG,
         alone_max: Some(Duration::from_secs(600)),
+        unseen_max: Duration::from_secs(60),
         store_uri: "file:///store".to_owned(),
         store_settings: String::new(),
         accept_lost_markers: vec!["out".to_owned()],

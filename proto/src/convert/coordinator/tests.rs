@@ -149,6 +149,9 @@ fn every_event_arrives_as_it_was_sent() {
             interval,
             reason: reason.clone(),
         },
+        Event::TakenOver {
+            reason: reason.clone(),
+        },
         Event::Ended { task: task_id() },
         Event::Failed {
             task: None,

@@ -11,7 +11,7 @@ use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{DeliveryResult, Message as _};
 use rdkafka::producer::ProducerContext;
 
 use super::statistics::{Places, places};
@@ -50,6 +50,8 @@ struct Told {
     has_new_ids: bool,
     /// First failed delivery since it was asked for.
     failed_delivery: Option<KafkaError>,
+    /// Partition -> offset of the last record delivered since it was asked for.
+    delivered: BTreeMap<i32, i64>,
 }
 
 /// Shared between a client's callbacks and its owner.
@@ -92,6 +94,11 @@ impl Ear {
     /// The first delivery that failed since the last call.
     pub fn take_failed_delivery(&self) -> Option<KafkaError> {
         self.lock().failed_delivery.take()
+    }
+
+    /// Where the records that were delivered since the last call end: partition -> offset.
+    pub fn take_delivered(&self) -> BTreeMap<i32, i64> {
+        std::mem::take(&mut self.lock().delivered)
     }
 
     /// Broken connections and requests that timed out, so far: a request that was outstanding when
@@ -190,10 +197,15 @@ impl ProducerContext for Context {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if let Err((error, _)) = result {
-            let mut told = self.ear.lock();
-            if told.failed_delivery.is_none() {
-                told.failed_delivery = Some(error.clone());
+        let mut told = self.ear.lock();
+        match result {
+            Ok(message) => {
+                told.delivered.insert(message.partition(), message.offset());
+            }
+            Err((error, _)) => {
+                if told.failed_delivery.is_none() {
+                    told.failed_delivery = Some(error.clone());
+                }
             }
         }
     }

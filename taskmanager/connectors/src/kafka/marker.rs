@@ -27,7 +27,7 @@ pub struct Author {
 
 impl Author {
     /// Whether the other is newer in any respect (X2).
-    fn is_older_than(&self, other: &Author) -> bool {
+    pub fn is_older_than(&self, other: &Author) -> bool {
         other.generation > self.generation || other.epoch > self.epoch || other.table > self.table
     }
 }

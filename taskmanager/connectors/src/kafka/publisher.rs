@@ -180,6 +180,7 @@ impl Inner {
             secrets: self.spec.secrets.clone(),
             id: slot_id(&self.spec.job, &slot.sink, slot.slot),
             topic: self.spec.config.topic.clone(),
+            partitions_n: view.limits.partitions_n,
             message_bytes_max: view.limits.message_bytes_max,
         }
     }
@@ -231,11 +232,20 @@ impl Inner {
         }
         // Dropped first: its own client still waits for answers that must not come any more.
         slot.producer = None;
-        let mut producer = self
-            .place(id, view)
+        let (me, place) = (self.author(), self.place(id, view));
+        // A fence of ours that comes too late would throw a newer attempt out for a moment.
+        let newer = slot
+            .committed
+            .and_then(|_| place.peek_marker())
+            .filter(|found| me.is_older_than(&found.author));
+        if newer.is_some() {
+            self.zombie.store(true, Ordering::Relaxed);
+            return Ok(Taken::Zombie(newer));
+        }
+        let mut producer = place
             .begin(&*self.watch)
             .map_err(|error| self.failed(error))?;
-        let (me, found) = (self.author(), producer.marker());
+        let found = producer.marker();
         match take_over(found, listed, (me, doubt)) {
             TakeOver::Write(marker) => {
                 producer
@@ -346,7 +356,10 @@ impl Inner {
     fn zombie(&self, slot: &SlotId, marker: Option<Marker>) -> Error {
         let slot = slot.clone();
         let marker = marker.unwrap_or_else(|| Marker::after(CheckpointId::ZERO, self.author()));
-        refusal(self.action(), Refusal::Zombie { slot, marker })
+        Error::TakenOver {
+            action: self.action(),
+            source: Box::new(Refusal::Zombie { slot, marker }),
+        }
     }
 
     fn vanished(&self, wanted: &Wanted, kept: Option<Duration>) -> Error {

@@ -405,12 +405,13 @@ impl KafkaReader {
                     break;
                 }
                 Some(Ok(message)) => {
-                    let offset = message.offset();
+                    let (offset, written) = (message.offset(), message.timestamp());
                     if split.takes(offset) {
                         records.push(offset, message.payload());
                         self.spec.layout.keep(&mut self.kept, &message);
                     }
-                    split.on_record(offset);
+                    drop(message);
+                    split.on_record(offset, written.to_millis());
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => {}
                 Some(Err(error)) => {
@@ -585,6 +586,13 @@ impl SourceReader for KafkaReader {
         Health {
             trouble: self.trouble.clone(),
             lag_records: lags.sum::<Option<u64>>(),
+            // A split that has nothing more is not behind.
+            read_up_to_ms: self
+                .splits
+                .iter()
+                .filter(|split| split.lag() != Some(0))
+                .filter_map(|split| split.written_ms)
+                .min(),
         }
     }
 }

@@ -8,6 +8,10 @@
 //! that is not definite, and after a commit during which a connection broke or a request timed out,
 //! the producer is never used again: a delayed end of one transaction may hit the next.
 
+mod ends;
+mod orphans;
+
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +26,7 @@ use super::client::{Context, Ear};
 use super::config::{Access, cannot_open};
 use super::marker::{Marker, NoMarker};
 use super::staged::Record;
+use ends::Ends;
 
 /// The output topic's partition under which a slot's group keeps its marker. Every topic has it.
 const MARKER_PARTITION: i32 = 0;
@@ -31,6 +36,10 @@ const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long reading a marker may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a marker may take before one is suspected that was neither committed nor aborted (X7):
+/// brokers do not answer while there is such a one.
+const HIDDEN_AFTER: Duration = Duration::from_secs(3);
 
 /// How long handing over the marker may take.
 const OFFSETS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -108,6 +117,8 @@ pub struct SlotPlace {
     pub id: String,
     /// The output topic.
     pub topic: String,
+    /// How many partitions it has.
+    pub partitions_n: i32,
     /// Its `max.message.bytes`.
     pub message_bytes_max: usize,
 }
@@ -120,6 +131,10 @@ pub struct SlotProducer {
     /// Reads the marker and is the group in whose name it is written.
     group: BaseConsumer<Context>,
     marker: Option<Marker>,
+    /// Where the rows before the marker end.
+    ends: Ends,
+    /// Partitions in which a predecessor's transaction may be open that was to be aborted (X7).
+    suspects: BTreeSet<i32>,
     /// Broken connections when the producer was known to be sound.
     disturbances_n: u64,
 }
@@ -137,14 +152,16 @@ pub enum Stage {
     Fenced,
     /// The marker is read.
     MarkerRead,
+    /// What predecessors left open is ended; only where there was something.
+    OrphansEnded,
     /// The transaction is open and empty.
     Begun,
     /// All rows are handed over.
     Sent,
-    /// The marker is handed over.
-    MarkerSent,
     /// All rows are at the broker.
     Drained,
+    /// The marker is handed over.
+    MarkerSent,
     /// The transaction is committed, and nobody was told.
     Committed,
 }
@@ -213,25 +230,52 @@ impl SlotPlace {
             .map_err(Error::Client)?
             .create_with_context(Context::default())
             .map_err(open)?;
-        let marker = self.read_marker(&group)?;
-        watch.reached(Stage::MarkerRead);
-        producer.poll(Duration::ZERO);
-        let disturbances_n = ear.disturbances_n();
-        Ok(SlotProducer {
+        let open_partitions = orphans::open_partitions(self, &group)?;
+        let mut begun = SlotProducer {
             place: self.clone(),
             producer,
             ear,
             group,
-            marker,
-            disturbances_n,
-        })
+            marker: None,
+            ends: Ends::default(),
+            suspects: BTreeSet::new(),
+            disturbances_n: 0,
+        };
+        let found = match self.read_marker(&begun.group, HIDDEN_AFTER) {
+            Err(Error::Unknown { .. }) => {
+                begun.end_orphaned_marker()?;
+                self.read_marker(&begun.group, READ_TIMEOUT)?
+            }
+            answer => answer?,
+        };
+        if let Some((marker, ends)) = found {
+            (begun.marker, begun.ends) = (Some(marker), ends);
+        }
+        begun.suspects = begun.ends.not_committed(&open_partitions);
+        watch.reached(Stage::MarkerRead);
+        begun.producer.poll(Duration::ZERO);
+        begun.disturbances_n = begun.ear.disturbances_n();
+        Ok(begun)
     }
 
-    fn read_marker(&self, group: &BaseConsumer<Context>) -> Result<Option<Marker>, Error> {
+    /// The marker as it is without a fence, if it can be had soon: whoever wrote it has published
+    /// already. One that is missing or old says nothing (X2).
+    pub fn peek_marker(&self) -> Option<Marker> {
+        let config = self.access.marker_reader(&self.id, self.secrets.as_deref());
+        let group = config.ok()?.create_with_context(Context::default()).ok()?;
+        let found = self.read_marker(&group, HIDDEN_AFTER).ok().flatten();
+        found.map(|(marker, _)| marker)
+    }
+
+    fn read_marker(
+        &self,
+        group: &BaseConsumer<Context>,
+        patience: Duration,
+    ) -> Result<Option<(Marker, Ends)>, Error> {
         let mut wanted = TopicPartitionList::new();
         wanted.add_partition(&self.topic, MARKER_PARTITION);
         let found = group
-            .committed_offsets(wanted, READ_TIMEOUT)
+            .committed_offsets(wanted, patience)
             .map_err(|error| self.error("read the marker", error))?;
         let Some(element) = found.find_partition(&self.topic, MARKER_PARTITION) else {
             return Ok(None);
@@ -245,7 +289,7 @@ impl SlotPlace {
         let id = self.id.clone();
         let marker = Marker::decode(offset, element.metadata())
             .map_err(|source| Error::Foreign { id, source })?;
-        Ok(Some(marker))
+        Ok(Some((marker, Ends::decode(element.metadata()))))
     }
 }
 
@@ -269,24 +313,31 @@ impl SlotProducer {
         marker: Marker,
         watch: &dyn Watch,
     ) -> Result<(), Error> {
-        let committed = self.try_commit(records, marker, watch);
-        match &committed {
-            Ok(()) => self.marker = Some(marker),
-            // Readers would wait for the open transaction until its timeout.
-            Err(Error::Refused { .. }) => {
-                let _ = self.producer.abort_transaction(ABORT_TIMEOUT);
+        let committed = self
+            .end_orphans(records, watch)
+            .and_then(|()| self.try_commit(records, marker, watch));
+        match committed {
+            Ok(ends) => {
+                (self.marker, self.ends) = (Some(marker), ends);
+                Ok(())
             }
-            Err(_) => {}
+            Err(error) => {
+                // Readers would wait for the open transaction until its timeout.
+                if matches!(error, Error::Refused { .. }) {
+                    let _ = self.producer.abort_transaction(ABORT_TIMEOUT);
+                }
+                Err(error)
+            }
         }
-        committed
     }
 
+    /// Returns where the slot's rows end then.
     fn try_commit(
         &self,
         records: &[Record<'_>],
         marker: Marker,
         watch: &dyn Watch,
-    ) -> Result<(), Error> {
+    ) -> Result<Ends, Error> {
         let place = &self.place;
         let patience = place.access.transaction_timeout();
         let began = Instant::now();
@@ -301,17 +352,19 @@ impl SlotProducer {
             }
         }
         watch.reached(Stage::Sent);
-        self.send_marker(marker)?;
-        watch.reached(Stage::MarkerSent);
         self.drain(began, patience)?;
         watch.reached(Stage::Drained);
+        // Behind the rows: it says where they lie.
+        let ends = self.ends.after(&self.ear.take_delivered());
+        self.send_marker(marker, &ends)?;
+        watch.reached(Stage::MarkerSent);
         // Bounded by the transaction's own timeout: a slow coordinator is no failure.
         self.producer
             .commit_transaction(patience)
             .map_err(|error| place.error("commit a transaction", error))?;
         watch.reached(Stage::Committed);
         self.producer.poll(Duration::ZERO);
-        Ok(())
+        Ok(ends)
     }
 
     fn send(&self, record: Record<'_>, began: Instant, patience: Duration) -> Result<(), Error> {
@@ -333,7 +386,7 @@ impl SlotProducer {
         }
     }
 
-    fn send_marker(&self, marker: Marker) -> Result<(), Error> {
+    fn send_marker(&self, marker: Marker, ends: &Ends) -> Result<(), Error> {
         let place = &self.place;
         let failed = |error| place.error("write the marker", error);
         let mut offsets = TopicPartitionList::new();
@@ -343,7 +396,7 @@ impl SlotProducer {
             element
                 .set_offset(Offset::Offset(interval))
                 .map_err(failed)?;
-            element.set_metadata(marker.to_string());
+            element.set_metadata(format!("{marker}{}", ends.encode()));
         }
         let group = self.group.group_metadata().ok_or_else(|| {
             failed(KafkaError::ClientCreation(

@@ -13,7 +13,7 @@ use streamforge_core::key_group::Assignment;
 use streamforge_core::manifest::Counters;
 
 use super::out_edge::OutEdge;
-use super::{Chained, Channel, TaskCore};
+use super::{Chained, Channel, TaskCore, Traffic};
 use crate::barrier::Aligner;
 use crate::operator::Outputs;
 use crate::watermark::Lanes;
@@ -40,6 +40,7 @@ pub(super) struct Node {
     pub sent: Watermark,
     pub idle: bool,
     pub out_rows: u64,
+    pub traffic: Traffic,
     pub sink_counters: Counters,
 }
 
@@ -125,6 +126,7 @@ impl Node {
             sent: Watermark::NONE,
             idle: false,
             out_rows: 0,
+            traffic: Traffic::default(),
             sink_counters: Counters::default(),
         }
     }

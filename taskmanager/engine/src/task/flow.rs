@@ -22,6 +22,7 @@ impl TaskCore {
             let Some(node) = self.nodes.get_mut(operator) else {
                 continue;
             };
+            node.traffic.bytes_in += batch.bytes_n();
             match &mut node.chained {
                 Chained::Operator(inner) => inner.on_batch(input, batch, &mut node.outputs)?,
                 Chained::Sink(_) => {
@@ -44,6 +45,7 @@ impl TaskCore {
         for (port, batch) in node.outputs.take() {
             if port == Port::Main {
                 node.out_rows += count(batch.len());
+                node.traffic.bytes_out += batch.bytes_n();
             }
             let consumers = node.consumers.iter().filter(|(read, _)| *read == port);
             for (_, consumer) in consumers {

@@ -316,6 +316,21 @@ impl Job {
 }
 
 #[test]
+fn bytes_are_counted_where_they_leave_and_where_they_come_in() {
+    let mut job = Job::new([0, 0]);
+    job.settle();
+
+    job.rows(0, &[50, 60, 70]);
+    job.settle();
+
+    let traffic = |id: TaskId, uid: &str| job.tasks[&id].traffic()[&OperatorUid(uid.to_owned())];
+    let bytes_n = 3 * 8;
+    assert_eq!(traffic(task(0, 0), "in").bytes_out, bytes_n);
+    let came_in = [0, 1].map(|subtask| traffic(task(1, subtask), "out").bytes_in);
+    assert_eq!(came_in.iter().sum::<u64>(), bytes_n);
+}
+
+#[test]
 fn receiver_watermark_is_the_minimum_over_both_senders_t1() {
     let mut job = Job::new([0, 0]);
     job.settle();

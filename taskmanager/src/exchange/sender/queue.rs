@@ -163,6 +163,11 @@ impl Queue {
         Taken::Rows(batches)
     }
 
+    /// What is left of it; `None`: none came yet.
+    pub fn credit(&self) -> Option<i64> {
+        lock(&self.state).credit.map(|credit| credit.available())
+    }
+
     /// Spends credit, if there is enough.
     pub fn try_spend(&self, bytes: u64) -> bool {
         let mut state = lock(&self.state);

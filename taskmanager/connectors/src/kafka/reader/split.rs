@@ -24,6 +24,8 @@ const SILENCE_TOLD: Duration = Duration::from_secs(2);
 pub struct Progress {
     /// The next offset that is not known to be passed.
     pub position: i64,
+    /// When the last record was written, in milliseconds since the epoch.
+    pub written_ms: Option<i64>,
     end: Option<i64>,
     /// The newest statistics.
     place: Option<Place>,
@@ -42,6 +44,7 @@ impl Progress {
     pub fn new(position: i64, end: Option<i64>) -> Self {
         Progress {
             position,
+            written_ms: None,
             end,
             place: None,
             awaits_drain: None,
@@ -58,7 +61,8 @@ impl Progress {
 
     /// A record came.
     #[inline]
-    pub fn on_record(&mut self, offset: i64) {
+    pub fn on_record(&mut self, offset: i64, written_ms: Option<i64>) {
+        self.written_ms = written_ms.or(self.written_ms);
         self.position = self.position.max(offset.saturating_add(1));
         if self.error.is_some() {
             self.error = None;

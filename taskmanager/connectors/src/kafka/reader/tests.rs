@@ -19,7 +19,7 @@ fn place(told_end: i64, stable: i64, high: i64) -> Place {
 #[test]
 fn kf_k5_a_bounded_read_ends_behind_control_records() {
     let mut progress = Progress::new(0, Some(12));
-    progress.on_record(10);
+    progress.on_record(10, None);
     assert!(!progress.is_at_end(), "offset 11 is a control record");
 
     progress.on_place(place(12, 12, 12), Instant::now());
@@ -33,7 +33,7 @@ fn kf_k5_a_bounded_read_ends_behind_control_records() {
 #[test]
 fn kf_k13_a_bounded_read_waits_for_an_open_transaction() {
     let mut progress = Progress::new(0, Some(12));
-    progress.on_record(7);
+    progress.on_record(7, None);
     progress.on_place(place(8, 8, 12), Instant::now());
     progress.on_drained();
 
@@ -50,7 +50,7 @@ fn a_record_beyond_the_end_is_not_taken_and_ends_the_read() {
     assert!(!progress.takes(4), "before the position");
     assert!(progress.takes(11));
     assert!(!progress.takes(12));
-    progress.on_record(12);
+    progress.on_record(12, None);
     assert!(progress.is_at_end());
 }
 
@@ -60,7 +60,7 @@ fn kf_k8_a_read_of_one_record_and_of_none_ends() {
     assert!(Progress::new(0, Some(0)).is_at_end());
     let mut one = Progress::new(0, Some(1));
     assert!(!one.is_at_end());
-    one.on_record(0);
+    one.on_record(0, None);
     assert!(one.is_at_end());
 }
 
@@ -76,7 +76,7 @@ fn idle_is_told_only_when_the_queue_was_seen_empty_after_the_statistics_t2() {
     progress.on_drained();
     assert!(progress.has_nothing_more());
 
-    progress.on_record(5);
+    progress.on_record(5, None);
     assert!(!progress.has_nothing_more(), "a record came");
 }
 
@@ -111,6 +111,6 @@ fn lag_is_what_is_there_and_not_read() {
     progress.on_place(place(3, 10, 10), Instant::now());
 
     assert_eq!(progress.lag(), Some(7));
-    progress.on_record(9);
+    progress.on_record(9, None);
     assert_eq!(progress.lag(), Some(0));
 }
