@@ -7,6 +7,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -150,7 +151,9 @@ impl Keeper {
             .args(["--with-parent", &std::process::id().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::inherit())
-            .stderr(Stdio::piped());
+            .stderr(Stdio::piped())
+            // Ctrl-C reaches a terminal's whole process group: the stop needs them alive.
+            .process_group(0);
         if let Some(secrets) = &self.config.secrets {
             command.arg("--secrets").arg(secrets);
         }

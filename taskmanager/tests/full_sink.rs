@@ -66,6 +66,7 @@ impl Rig {
             terminal: Some(false),
             accept_lost_markers: Vec::new(),
             metrics: Metrics::default(),
+            sight: Arc::default(),
         };
         let (commands, to_manager) = mpsc::channel(8);
         let (from_manager, events) = mpsc::channel(64);

@@ -275,7 +275,7 @@ Rules that differ from what you may be used to:
 - `lpad` and `rpad` make at most 65,536 characters, `repeat` 65,536 bytes, `range` and `generate_series`
   10,000 items: more is refused by `validate` where it is a literal, and sends the row to `.bad` where
   it is computed.
-- A REAL or DOUBLE has one zero and one NaN: -0 is read as 0 and never comes out, and every NaN is the
+- A REAL or DOUBLE has one zero and one NaN: -0 becomes 0 in every expression (a column that no expression touches keeps it), and every NaN is the
   same value, greater than all numbers, in every function and for every key.
 - What cannot be computed for any row (`x / 0`, `CAST('a' AS INT)`, a broken regular expression) is
   refused by `validate`, and so is TEXT compared with a number. Behind CASE, AND and OR a row may

@@ -146,10 +146,18 @@ fn size_and_change(file: &File, path: &Path) -> Result<(u64, i64), Error> {
     Ok((facts.len(), changed))
 }
 
+/// Opens a file, never a pipe: opening one waits for its writer, for ever.
+fn open_regular(path: &Path) -> std::io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    File::open(path)
+}
+
 impl FileFacts {
     /// The facts of a file as it is now.
     pub fn of(path: &Path) -> Result<Self, Error> {
-        let mut file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+        let mut file = open_regular(path).map_err(|error| Error::io("open", path, error))?;
         let (size, changed_us) = size_and_change(&file, path)?;
         let (head, tail) = samples(&mut file, path, size)?;
         Ok(FileFacts {
@@ -169,7 +177,7 @@ impl FileFacts {
     /// The same, with whether somebody touched it.
     pub fn open_touched(&self) -> Result<(File, Touch), Error> {
         let path = &self.path;
-        let mut file = File::open(path).map_err(|error| match error.kind() {
+        let mut file = open_regular(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::Vanished { path: path.clone() },
             _ => Error::io("open", path, error),
         })?;
@@ -246,6 +254,20 @@ mod tests {
         let (_, touch) = facts.open_touched().unwrap();
 
         assert_eq!(touch, Touch::Touched);
+    }
+
+    #[test]
+    fn file_that_became_a_pipe_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, "1\n").unwrap();
+        let facts = FileFacts::of(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+
+        let said = facts.open().unwrap_err().to_string();
+        assert!(said.contains("open"), "{said}");
     }
 
     #[test]

@@ -79,12 +79,16 @@ pub fn name_prefix(job: &JobId, sink: &str) -> String {
 }
 
 /// The connector's own words about a staged object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detail {
     /// Number of the segment within its file.
     pub segment: u32,
     /// Whether the file is full: it becomes visible with this segment.
     pub last: bool,
+    /// The output folder, absolute: a job that writes elsewhere must not take what is missing there
+    /// for published. `None`: an older version staged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
 }
 
 /// A file that gets rows.
@@ -94,6 +98,8 @@ struct OpenFile {
     published: String,
     /// Name without folders.
     name: String,
+    /// The output folder, absolute.
+    root: String,
     opened: Instant,
     segments_n: u32,
     /// Bytes of earlier segments.
@@ -110,6 +116,8 @@ pub struct FileWriter {
     name: WriterName,
     prefix: String,
     staging: PathBuf,
+    /// The output folder, absolute.
+    root: String,
     partitioner: Partitioner,
     open: BTreeMap<String, OpenFile>,
     /// Files closed since the last barrier, to make room for others.
@@ -127,6 +135,7 @@ impl FileWriter {
         let staging = PathBuf::from(&spec.config.path).join(STAGING);
         publish::make_folder(&staging)?;
         Ok(FileWriter {
+            root: publish::absolute(Path::new(&spec.config.path))?,
             prefix: name_prefix(&name.job, &name.slot.sink.0),
             partitioner: Partitioner::new(spec.config.partition_by.clone()),
             checkpoint: name.first_id,
@@ -155,6 +164,7 @@ impl FileWriter {
         OpenFile {
             published: format!("{folder}{name}"),
             name,
+            root: self.root.clone(),
             opened: Instant::now(),
             segments_n: 0,
             bytes: 0,
@@ -282,8 +292,9 @@ fn close_segment(mut file: OpenFile, last: bool) -> (ClosedSegment, OpenFile) {
     let detail = Detail {
         segment: file.segments_n,
         last,
+        root: Some(file.root.clone()),
     };
-    let detail = serde_json::to_string(&detail).expect("a number and a flag are JSON");
+    let detail = serde_json::to_string(&detail).expect("numbers, flags and text are JSON");
     let mut object = StagedObject {
         staged: String::new(),
         published: file.published.clone(),

@@ -50,6 +50,13 @@ pub fn make_folder(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// The folder's one name, whatever the working directory and links are.
+pub fn absolute(folder: &Path) -> Result<String, Error> {
+    let error = |error| disk_error(format!("find folder {}", folder.display()), error);
+    let path = fs::canonicalize(folder).map_err(error)?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
 /// A name that no other probe of this machine has at the same time.
 fn tempfile_name(folder: &Path) -> PathBuf {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +70,18 @@ pub fn sync_folder(folder: &Path) -> Result<(), Error> {
     File::open(folder)
         .and_then(|folder| folder.sync_all())
         .map_err(|error| disk_error(format!("make {} durable", folder.display()), error))
+}
+
+/// Output that is committed and not visible lies in another folder than the job's.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it is committed, and staged in {staged_in}, but the sink's folder is {here} now; run the job with the \
+     earlier folder until it has published (or move that folder, with its hidden part, to the new place), \
+     then change it"
+)]
+struct OtherFolder {
+    staged_in: String,
+    here: String,
 }
 
 /// Publishes the intervals of one sink.
@@ -94,13 +113,14 @@ impl FilePublisher {
     fn publish_object(&self, object: &StagedObject) -> Result<(), Error> {
         let detail: Detail = serde_json::from_str(&object.detail)
             .map_err(|error| failed(format!("publish {}", object.published), false, error))?;
+        self.check_place(object, &detail)?;
         if detail.segment == 0 && detail.last {
             let target = self.root.join(&object.published);
             return self
                 .move_file(&self.staging.join(&object.staged), &target)
                 .map(|_| ());
         }
-        self.hold(object, detail)?;
+        self.hold(object, &detail)?;
         if detail.last {
             self.complete(&self.held(&object.published))
         } else {
@@ -108,8 +128,31 @@ impl FilePublisher {
         }
     }
 
+    /// What is listed and missing is published, but only where it was staged: a job whose output
+    /// folder is another now would silently lose it.
+    fn check_place(&self, object: &StagedObject, detail: &Detail) -> Result<(), Error> {
+        let Some(staged_in) = &detail.root else {
+            return Ok(());
+        };
+        let here = absolute(&self.root)?;
+        let came_along = if object.staged.is_empty() {
+            self.held(&object.published).exists()
+        } else {
+            self.staging.join(&object.staged).exists()
+        };
+        if *staged_in == here || came_along {
+            return Ok(());
+        }
+        let moved = OtherFolder {
+            staged_in: staged_in.clone(),
+            here,
+        };
+        let action = format!("publish {}", object.published);
+        Err(failed(action, false, moved))
+    }
+
     /// Puts a segment to those of its file, if it is not there yet.
-    fn hold(&self, object: &StagedObject, detail: Detail) -> Result<(), Error> {
+    fn hold(&self, object: &StagedObject, detail: &Detail) -> Result<(), Error> {
         let staged = self.staging.join(&object.staged);
         if object.staged.is_empty() || !staged.exists() {
             return Ok(());
@@ -350,6 +393,43 @@ impl Publisher for FilePublisher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn listed(staged: &str, root: &Path) -> StagedObject {
+        let root = absolute(root).unwrap();
+        let detail = Detail {
+            segment: 0,
+            last: true,
+            root: Some(root),
+        };
+        StagedObject {
+            staged: staged.to_owned(),
+            published: "a.ndjson".to_owned(),
+            bytes: 1,
+            rows: 1,
+            detail: serde_json::to_string(&detail).unwrap(),
+        }
+    }
+
+    #[test]
+    fn what_was_staged_in_another_folder_is_not_taken_for_published_x6() {
+        let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = new.path().to_str().unwrap();
+        let publisher = FilePublisher::open(path, &JobId("j".to_owned()), "out").unwrap();
+
+        let refused = publisher.publish_object(&listed("s", old.path()));
+        let said = refused.unwrap_err().with_causes();
+        assert!(said.contains("earlier folder"), "{said}");
+
+        // Listed, staged here and missing: published.
+        publisher.publish_object(&listed("s", new.path())).unwrap();
+        // The folder was moved with all that is in it.
+        fs::write(new.path().join(STAGING).join("s"), "1\n").unwrap();
+        publisher.publish_object(&listed("s", old.path())).unwrap();
+        assert_eq!(
+            fs::read_to_string(new.path().join("a.ndjson")).unwrap(),
+            "1\n"
+        );
+    }
 
     #[test]
     fn a_zombies_shorter_join_does_not_replace_a_finished_file_x6() {
