@@ -23,13 +23,13 @@ pub struct Kind {
 /// The head of a job.
 pub const HEAD: Kind = Kind {
     magic: *b"SFHD",
-    version: 1,
+    version: 2,
     name: "head",
 };
 /// A manifest.
 pub const MANIFEST: Kind = Kind {
     magic: *b"SFMF",
-    version: 1,
+    version: 2,
     name: "manifest",
 };
 /// A deployed plan.
@@ -99,7 +99,7 @@ pub enum Error {
     },
 }
 
-/// Wraps `payload`.
+/// Wraps `payload`, as of the kind's version: who writes what an older version has too says so.
 pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES + payload.len() + CHECKSUM_BYTES);
     out.extend_from_slice(&kind.magic);

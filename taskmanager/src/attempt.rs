@@ -5,20 +5,24 @@
 //! hears of it and decides. Start at: [`Attempt::prepare`], then [`Attempt::start`].
 
 mod building;
+mod hand_over;
 mod outbox;
 mod publishing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{Generation, JobId, OperatorUid, SubtaskIdx, TaskId};
+use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, OperatorKind};
-use streamforge_core::manifest::SplitState;
-use streamforge_core::messages::{Deployment, Event, Progress, RunningAttempt, Stamp};
+use streamforge_core::manifest::{CheckpointKind, Manifest, SplitState};
+use streamforge_core::messages::{
+    Deployment, Event, HandOver, Progress, RunningAttempt, Stamp,
+};
+use streamforge_engine::barrier::Barrier;
 use streamforge_engine::error::Recovery;
 use streamforge_engine::staged::Staged;
 use tokio::sync::mpsc;
@@ -28,14 +32,13 @@ use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, Outlet, Report};
 use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
-use crate::pace::Pace;
 use crate::progress::{TaskProgress, Times, combine};
-use crate::registry;
-use crate::task::{Reader, TaskShell};
+use crate::task::TaskShell;
 use crate::upload::{failed, with_causes};
 use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
 use outbox::{Outbox, stamp_events};
 
+pub use hand_over::Opened;
 pub use publishing::Publishing;
 
 /// Events that a task may be ahead of the coordinator.
@@ -113,6 +116,14 @@ pub struct Attempt {
     threads: Arc<Mutex<Threads>>,
     publishing: Publishing,
     events: mpsc::Sender<Event>,
+    clock: Clock,
+    budget: Arc<StateBudget>,
+    /// A hand-over of which the channels are open.
+    hand_over: Option<Arc<HandOver>>,
+    /// The checkpoint whose barrier that one came with.
+    handed_at: Option<CheckpointId>,
+    /// Tasks that left, for what they counted.
+    departed: Vec<Arc<TaskProgress>>,
 }
 
 /// The tasks' threads, once they run.
@@ -149,9 +160,11 @@ impl Attempt {
         let inboxes: BTreeMap<TaskId, Arc<Inbox>> = ids.iter().map(inbox).collect();
         let exchange = exchange_of(context, &stamp, &deployment, &events)?;
         let uplinks = exchange.as_ref().map_or_else(Uplinks::new, |exchange| {
-            accept_channels(&deployment, &inboxes, exchange)
+            accept_channels(&deployment, &inboxes, &inboxes, exchange)
         });
         let staged = Arc::new(Staged::default());
+        let clock = Clock::start();
+        let budget = Arc::new(StateBudget::new(context.memory_limit));
         let lists = deployment.restore.is_none() && deployment.is_first(&context.me);
         let splits = if lists {
             list_splits(context, &deployment).await?
@@ -163,11 +176,13 @@ impl Attempt {
             stamp: &stamp,
             deployment: &deployment,
             inboxes: &inboxes,
+            added: &BTreeMap::new(),
             uplinks: &uplinks,
             staged: &staged,
             events: &events,
-            clock: Clock::start(),
-            budget: Arc::new(StateBudget::new(context.memory_limit)),
+            clock,
+            budget: Arc::clone(&budget),
+            joins: None,
         };
         let publishers = publishing::open_publishers(&building).await?;
         let mut shells = Vec::with_capacity(ids.len());
@@ -198,21 +213,200 @@ impl Attempt {
             threads: Arc::default(),
             publishing,
             events,
+            clock,
+            budget,
+            hand_over: None,
+            handed_at: None,
+            departed: Vec::new(),
         };
         Ok(Prepared { attempt, splits })
+    }
+
+    /// An attempt that runs elsewhere, and of which tasks will join here (K3).
+    pub async fn join(
+        context: &Context,
+        stamp: Stamp,
+        hand_over: &Arc<HandOver>,
+        to_coordinator: mpsc::Sender<(Stamp, Event)>,
+    ) -> Result<Self, Error> {
+        let (events, stamped) = mpsc::channel(EVENTS_MAX);
+        let outbox = Arc::new(Outbox::new(stamp.clone()));
+        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
+        let deployment = &hand_over.deployment;
+        let exchange = exchange_of(context, &stamp, deployment, &events)?;
+        let staged = Arc::new(Staged::default());
+        let clock = Clock::start();
+        let budget = Arc::new(StateBudget::new(context.memory_limit));
+        let building = Building {
+            context,
+            stamp: &stamp,
+            deployment,
+            inboxes: &BTreeMap::new(),
+            added: &BTreeMap::new(),
+            uplinks: &Uplinks::new(),
+            staged: &staged,
+            events: &events,
+            clock,
+            budget: Arc::clone(&budget),
+            joins: Some(hand_over),
+        };
+        let publishers = publishing::open_publishers(&building).await?;
+        let publishing = Publishing {
+            publishers: Arc::new(publishers),
+            staged,
+            events: events.clone(),
+            order: Arc::default(),
+        };
+        Ok(Self {
+            context: context.clone(),
+            deployment: Arc::new(deployment.clone()),
+            outbox,
+            shells: Vec::new(),
+            inboxes: BTreeMap::new(),
+            exchange,
+            source_tasks: Vec::new(),
+            progress: Vec::new(),
+            starting: None,
+            threads: Arc::default(),
+            publishing,
+            events,
+            clock,
+            budget,
+            hand_over: None,
+            handed_at: None,
+            departed: Vec::new(),
+        })
+    }
+
+    /// Opens what a hand-over needs here; the future may be awaited elsewhere.
+    pub fn open_hand_over(
+        &mut self,
+        hand_over: Arc<HandOver>,
+    ) -> impl Future<Output = Result<Opened, Error>> + Send + use<> {
+        self.withdraw();
+        let changes = hand_over.joining.iter().chain(&hand_over.leaving);
+        self.outbox.unsettle(changes.copied());
+        let base = hand_over::Base {
+            context: self.context.clone(),
+            stamp: self.outbox.stamp(),
+            inboxes: self.inboxes.clone(),
+            exchange: self.exchange.clone(),
+            publishing: self.publishing.clone(),
+            events: self.events.clone(),
+            clock: self.clock,
+            budget: Arc::clone(&self.budget),
+        };
+        hand_over::open(base, hand_over)
+    }
+
+    /// It is open: running tasks get to know of it, and those that join wait for its barrier.
+    pub fn prepare_hand_over(&mut self, opened: Opened) {
+        let Opened {
+            hand_over,
+            shells,
+            inboxes,
+            widenings,
+            exchange,
+        } = opened;
+        self.exchange = exchange;
+        self.inboxes.extend(inboxes);
+        for (inbox, widening) in widenings {
+            inbox.control(Control::Prepare(widening));
+        }
+        for shell in &shells {
+            let (id, progress) = (shell.core.id(), Arc::clone(&shell.progress));
+            if progress.source().is_some() {
+                self.source_tasks.push(id);
+            }
+            self.progress.push((id, progress));
+        }
+        self.hand_over = Some(hand_over);
+        let (threads_of, events) = (Arc::clone(&self.threads), self.events.clone());
+        tokio::spawn(async move { spawn_tasks(shells, &threads_of, &events).await });
+    }
+
+    /// The hand-over that was prepared will not be. Whatever is open to tasks that would have joined
+    /// stays, unused.
+    pub fn withdraw(&mut self) {
+        let Some(hand_over) = self.hand_over.take() else {
+            return;
+        };
+        self.forget(&hand_over.joining);
+        self.outbox.settle(&self.deployment.subtasks());
+        self.tell_all(&Control::Withdraw);
+    }
+
+    /// These subtasks are no more.
+    fn forget(&mut self, subtasks: &BTreeSet<SubtaskIdx>) {
+        let gone = |id: &TaskId| subtasks.contains(&id.subtask);
+        for (_, inbox) in self.inboxes.iter().filter(|(id, _)| gone(id)) {
+            inbox.cancel();
+        }
+        self.inboxes.retain(|id, _| !gone(id));
+        self.source_tasks.retain(|id| !gone(id));
+        let (departed, left) = std::mem::take(&mut self.progress)
+            .into_iter()
+            .partition(|(id, _)| gone(id));
+        self.progress = left;
+        let departed: Vec<(TaskId, Arc<TaskProgress>)> = departed;
+        self.departed.extend(departed.into_iter().map(|(_, it)| it));
+    }
+
+    /// The barrier of this checkpoint is about to be sent.
+    pub fn on_checkpoint(&mut self, barrier: Barrier) {
+        if barrier.kind == CheckpointKind::HandOver {
+            self.handed_at = Some(barrier.id);
+        }
+        self.tell_sources(&Control::Checkpoint(barrier));
+    }
+
+    /// All tasks have passed the hand-over's barrier.
+    pub fn receive(&self, manifest: Manifest) {
+        let hand_over = match &self.hand_over {
+            Some(hand_over) => Arc::clone(hand_over),
+            // It is known as committed here, and said once more by a coordinator that came later.
+            None => Arc::new(HandOver {
+                deployment: (*self.deployment).clone(),
+                joining: BTreeSet::new(),
+                leaving: BTreeSet::new(),
+                splits: BTreeMap::new(),
+            }),
+        };
+        let staying = self.inboxes.iter();
+        let placement = &hand_over.deployment.placement;
+        let staying = staying.filter(|(id, _)| placement.contains_key(&id.subtask));
+        let inboxes = staying.map(|(id, inbox)| (*id, Arc::clone(inbox))).collect();
+        tokio::spawn(hand_over::receive(
+            self.context.clone(),
+            inboxes,
+            self.events.clone(),
+            Arc::new(manifest),
+            hand_over,
+        ));
+    }
+
+    /// A checkpoint is committed; if it is that of the hand-over, the attempt is what that says.
+    pub fn on_committed(&mut self, id: CheckpointId) {
+        if self.handed_at != Some(id) {
+            return;
+        }
+        let Some(hand_over) = self.hand_over.take() else {
+            return;
+        };
+        self.forget(&hand_over.leaving);
+        self.deployment = Arc::new(hand_over.deployment.clone());
+        self.outbox.settle(&self.deployment.subtasks());
     }
 
     /// Opens channels and readers, gives these their splits and begins; off this call, so that the
     /// attempt can be ended meanwhile.
     pub fn start(&mut self, splits: Dealt) {
         let starter = Starter {
-            context: self.context.clone(),
             deployment: Arc::clone(&self.deployment),
             inboxes: self.inboxes.clone(),
             exchange: self.exchange.clone(),
             threads: Arc::clone(&self.threads),
             events: self.events.clone(),
-            job: self.outbox.stamp().job,
         };
         let shells = std::mem::take(&mut self.shells);
         if shells.is_empty() {
@@ -239,6 +433,7 @@ impl Attempt {
             started: self.is_running(),
             ended: self.outbox.ended(),
             failed: self.outbox.failed(),
+            prepared: self.hand_over.as_ref().map(|it| Box::new((**it).clone())),
         }
     }
 
@@ -254,7 +449,12 @@ impl Attempt {
 
     /// How its tasks do.
     pub fn progress(&self) -> Progress {
-        combine(self.progress.iter().map(|(_, progress)| &**progress))
+        let mut all = combine(self.progress.iter().map(|(_, progress)| &**progress));
+        all.add(&Progress {
+            counters: combine(self.departed.iter().map(|it| &**it)).counters,
+            ..Progress::default()
+        });
+        all
     }
 
     /// Where its tasks' time went.
@@ -269,19 +469,19 @@ impl Attempt {
     }
 
     /// Says something to every source task.
-    pub fn tell_sources(&self, control: Control) {
+    pub fn tell_sources(&self, control: &Control) {
         for id in &self.source_tasks {
             if let Some(inbox) = self.inboxes.get(id) {
-                inbox.control(control);
+                inbox.control(control.clone());
             }
         }
     }
 
     /// Says something to every task.
-    pub fn tell_all(&self, control: Control) {
+    pub fn tell_all(&self, control: &Control) {
         self.inboxes
             .values()
-            .for_each(|inbox| inbox.control(control));
+            .for_each(|inbox| inbox.control(control.clone()));
     }
 
     /// Ends all tasks and waits for their threads.
@@ -333,19 +533,48 @@ fn exchange_of(
         };
         runtime.spawn(async move { events.send(event).await });
     });
-    let attempt = exchange.attempt(stamp.clone(), context.me.name.clone(), report);
+    // Channels are named by the coordinator that began the attempt, whoever has adopted it since.
+    let generation = match deployment.born {
+        Generation::ZERO => stamp.generation,
+        born => born,
+    };
+    let born = Stamp {
+        generation,
+        ..stamp.clone()
+    };
+    let attempt = exchange.attempt(born, context.me.name.clone(), report);
     Ok(Some(Arc::new(attempt)))
 }
 
 /// What a start needs of an attempt.
 struct Starter {
-    context: Context,
     deployment: Arc<Deployment>,
     inboxes: BTreeMap<TaskId, Arc<Inbox>>,
     exchange: Option<Arc<AttemptExchange>>,
     threads: Arc<Mutex<Threads>>,
     events: mpsc::Sender<Event>,
-    job: JobId,
+}
+
+/// Starts their threads.
+async fn spawn_tasks(
+    shells: Vec<TaskShell>,
+    threads_of: &Mutex<Threads>,
+    events: &mpsc::Sender<Event>,
+) {
+    for shell in shells {
+        match spawn_task(shell, events.clone()) {
+            Ok(thread) => threads(threads_of).running.push(thread),
+            Err(cause) => {
+                let event = Event::Failed {
+                    task: None,
+                    cause: format!("start a thread: {cause}"),
+                    retry: true,
+                };
+                let _ = events.send(event).await;
+            }
+        }
+    }
+    threads(threads_of).started = true;
 }
 
 impl Starter {
@@ -365,20 +594,7 @@ impl Starter {
                 return;
             }
         }
-        for shell in shells {
-            match spawn_task(shell, self.events.clone()) {
-                Ok(thread) => threads(&self.threads).running.push(thread),
-                Err(cause) => {
-                    let event = Event::Failed {
-                        task: None,
-                        cause: format!("start a thread: {cause}"),
-                        retry: true,
-                    };
-                    let _ = self.events.send(event).await;
-                }
-            }
-        }
-        threads(&self.threads).started = true;
+        spawn_tasks(shells, &self.threads, &self.events).await;
     }
 
     async fn open_channels(&self, shell: &mut TaskShell) -> Result<(), Error> {
@@ -402,23 +618,15 @@ impl Starter {
 
     async fn open_reader(&self, shell: &mut TaskShell, splits: &Dealt) -> Result<(), Error> {
         let id = shell.core.id();
-        let operators = operators_of(&self.deployment, id).iter().enumerate();
-        let mut found = operators.filter_map(|(idx, operator)| match &operator.kind {
-            OperatorKind::Source(spec) => Some((idx, operator, spec)),
-            _ => None,
-        });
-        let Some((idx, source, spec)) = found.next() else {
+        let Some(reader) = &mut shell.reader else {
             return Ok(());
         };
-        let dealt = splits.get(&source.uid);
+        let uid = &reader.opening.source.uid;
+        let dealt = splits.get(uid);
         // Every split that this attempt begins with, those of all readers and the ended ones: a
         // reader that looks for new splits takes none of them. On a first start none has ended.
         let known: Vec<SplitState> = match &self.deployment.restore {
-            Some(manifest) => manifest
-                .sources
-                .get(&source.uid)
-                .cloned()
-                .unwrap_or_default(),
+            Some(manifest) => manifest.sources.get(uid).cloned().unwrap_or_default(),
             None => dealt
                 .iter()
                 .flat_map(|by| by.values())
@@ -426,21 +634,11 @@ impl Starter {
                 .cloned()
                 .collect(),
         };
-        let plan = task_plan(&self.deployment, id);
-        let surroundings = self.context.surroundings();
-        let told = (self.job.clone(), known);
-        let mut reader = registry::open_reader(source, spec, &plan, told, &surroundings)?;
+        let place = task_plan(&self.deployment, id).rank();
         let mine = dealt.and_then(|by| by.get(&id.subtask));
         let mine = mine.cloned().unwrap_or_default();
-        shell.core.add_splits(idx, mine.clone());
-        reader.assign(mine).await?;
-        let limit = spec.rate_limit;
-        let pace = limit.map(|limit| Pace::share(limit, self.deployment.parallelism));
-        shell.reader = Some(Reader {
-            operator: idx,
-            reader,
-            pace,
-        });
+        shell.core.add_splits(reader.operator, mine.clone());
+        reader.reader = Some(reader.opening.open(place, known, mine).await?);
         Ok(())
     }
 }

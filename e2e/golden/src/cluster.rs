@@ -100,7 +100,7 @@ impl<'g> Cluster<'g> {
         let plan = TaskPlan {
             graph: self.graph,
             id,
-            parallelism: self.parallelism,
+            subtasks: (0..self.parallelism).map(SubtaskIdx).collect(),
             assignment: &self.assignment,
         };
         let operators = stage
@@ -431,7 +431,11 @@ impl<'g> Cluster<'g> {
                 task.snapshot = Some(snapshot);
             }
             Effect::Declined { id, reason } => bail!("checkpoint {id} declined: {reason}"),
-            Effect::Ended => {}
+            Effect::Ended
+            | Effect::Release
+            | Effect::Reopen { .. }
+            | Effect::CloseReader
+            | Effect::Left => {}
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use streamforge_core::ids::{Generation, TaskId};
+use streamforge_core::ids::{Generation, SubtaskIdx, TaskId};
 use streamforge_core::messages::{Event, Stamp};
 use tokio::sync::mpsc;
 
@@ -22,6 +22,10 @@ struct State {
     ended: BTreeSet<TaskId>,
     /// The first failure: task, cause, whether another attempt may do better.
     failed: Option<(Option<TaskId>, String, bool)>,
+    /// Subtasks that join or leave: a channel to one that does not come about, or is gone, ends
+    /// nothing. What broke is remembered until it is known.
+    unsettled: BTreeSet<SubtaskIdx>,
+    broken: Vec<(SubtaskIdx, SubtaskIdx, String)>,
 }
 
 impl Outbox {
@@ -31,6 +35,8 @@ impl Outbox {
             stamp,
             ended: BTreeSet::new(),
             failed: None,
+            unsettled: BTreeSet::new(),
+            broken: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -73,6 +79,22 @@ impl Outbox {
         again
     }
 
+    /// A hand-over is prepared: these may come or go.
+    pub fn unsettle(&self, subtasks: impl IntoIterator<Item = SubtaskIdx>) {
+        self.state().unsettled.extend(subtasks);
+    }
+
+    /// These are here to stay; a channel between them that broke meanwhile has ended the attempt.
+    pub fn settle(&self, subtasks: &BTreeSet<SubtaskIdx>) {
+        let mut state = self.state();
+        state.unsettled.retain(|it| !subtasks.contains(it));
+        for (sender, receiver, cause) in std::mem::take(&mut state.broken) {
+            if subtasks.contains(&sender) && subtasks.contains(&receiver) {
+                state.failed.get_or_insert((None, cause, true));
+            }
+        }
+    }
+
     /// Notes what must be known later; returns the stamp for the event.
     pub fn note(&self, event: &Event) -> Stamp {
         let mut state = self.state();
@@ -84,14 +106,26 @@ impl Outbox {
                 let failed = (*task, cause.clone(), *retry);
                 state.failed.get_or_insert(failed);
             }
-            Event::ChannelBroke { cause, .. } => {
-                state.failed.get_or_insert((None, cause.clone(), true));
+            Event::ChannelBroke {
+                sender,
+                receiver,
+                cause,
+            } => {
+                let ends = [sender, receiver];
+                if ends.iter().any(|end| state.unsettled.contains(end)) {
+                    state.broken.push((*sender, *receiver, cause.clone()));
+                } else {
+                    state.failed.get_or_insert((None, cause.clone(), true));
+                }
             }
             Event::Prepared { .. }
             | Event::Ack(_)
             | Event::Declined { .. }
             | Event::Published { .. }
             | Event::PublishFailed { .. }
+            | Event::HandOverPrepared
+            | Event::HandOverRefused { .. }
+            | Event::Received { .. }
             | Event::Progress(_) => {}
         }
         state.stamp.clone()
@@ -114,7 +148,7 @@ pub async fn stamp_events(
 
 #[cfg(test)]
 mod tests {
-    use streamforge_core::ids::{Epoch, JobId, StageIdx, SubtaskIdx};
+    use streamforge_core::ids::{Epoch, JobId, StageIdx};
 
     use super::*;
 

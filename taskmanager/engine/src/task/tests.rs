@@ -121,6 +121,8 @@ struct Job {
     logs: Vec<Log>,
     acks: Vec<(TaskId, CheckpointId)>,
     declined: Vec<(TaskId, CheckpointId)>,
+    /// What the shell would be told about readers.
+    told: Vec<(TaskId, Effect)>,
     /// Answers on their way to the senders, withheld until delivered.
     answers: VecDeque<(TaskId, usize, SubtaskIdx, Watermark)>,
 }
@@ -148,7 +150,7 @@ impl Job {
                 let plan = TaskPlan {
                     graph: &graph,
                     id,
-                    parallelism: 2,
+                    subtasks: vec![SubtaskIdx(0), SubtaskIdx(1)],
                     assignment: &assignment,
                 };
                 let chained = if stage == 0 {
@@ -202,6 +204,7 @@ impl Job {
             logs,
             acks: Vec::new(),
             declined: Vec::new(),
+            told: Vec::new(),
             answers: VecDeque::new(),
         };
         for core in job.tasks.values_mut() {
@@ -229,6 +232,10 @@ impl Job {
                 Effect::Snapshot(snapshot) => self.acks.push((id, snapshot.barrier.id)),
                 Effect::Declined { id: checkpoint, .. } => self.declined.push((id, checkpoint)),
                 Effect::Write { .. } | Effect::Ended => {}
+                Effect::Release => self.core(id).release().unwrap(),
+                Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {
+                    self.told.push((id, effect));
+                }
             }
         }
     }
