@@ -9,7 +9,7 @@ mod hand_over;
 mod outbox;
 mod publishing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,11 +18,8 @@ use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, OperatorKind};
-use streamforge_core::manifest::{CheckpointKind, Manifest, SplitState};
-use streamforge_core::messages::{
-    Deployment, Event, HandOver, Progress, RunningAttempt, Stamp,
-};
-use streamforge_engine::barrier::Barrier;
+use streamforge_core::manifest::SplitState;
+use streamforge_core::messages::{Deployment, Event, HandOver, Progress, RunningAttempt, Stamp};
 use streamforge_engine::error::Recovery;
 use streamforge_engine::staged::Staged;
 use tokio::sync::mpsc;
@@ -220,182 +217,6 @@ impl Attempt {
             departed: Vec::new(),
         };
         Ok(Prepared { attempt, splits })
-    }
-
-    /// An attempt that runs elsewhere, and of which tasks will join here (K3).
-    pub async fn join(
-        context: &Context,
-        stamp: Stamp,
-        hand_over: &Arc<HandOver>,
-        to_coordinator: mpsc::Sender<(Stamp, Event)>,
-    ) -> Result<Self, Error> {
-        let (events, stamped) = mpsc::channel(EVENTS_MAX);
-        let outbox = Arc::new(Outbox::new(stamp.clone()));
-        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
-        let deployment = &hand_over.deployment;
-        let exchange = exchange_of(context, &stamp, deployment, &events)?;
-        let staged = Arc::new(Staged::default());
-        let clock = Clock::start();
-        let budget = Arc::new(StateBudget::new(context.memory_limit));
-        let building = Building {
-            context,
-            stamp: &stamp,
-            deployment,
-            inboxes: &BTreeMap::new(),
-            added: &BTreeMap::new(),
-            uplinks: &Uplinks::new(),
-            staged: &staged,
-            events: &events,
-            clock,
-            budget: Arc::clone(&budget),
-            joins: Some(hand_over),
-        };
-        let publishers = publishing::open_publishers(&building).await?;
-        let publishing = Publishing {
-            publishers: Arc::new(publishers),
-            staged,
-            events: events.clone(),
-            order: Arc::default(),
-        };
-        Ok(Self {
-            context: context.clone(),
-            deployment: Arc::new(deployment.clone()),
-            outbox,
-            shells: Vec::new(),
-            inboxes: BTreeMap::new(),
-            exchange,
-            source_tasks: Vec::new(),
-            progress: Vec::new(),
-            starting: None,
-            threads: Arc::default(),
-            publishing,
-            events,
-            clock,
-            budget,
-            hand_over: None,
-            handed_at: None,
-            departed: Vec::new(),
-        })
-    }
-
-    /// Opens what a hand-over needs here; the future may be awaited elsewhere.
-    pub fn open_hand_over(
-        &mut self,
-        hand_over: Arc<HandOver>,
-    ) -> impl Future<Output = Result<Opened, Error>> + Send + use<> {
-        self.withdraw();
-        let changes = hand_over.joining.iter().chain(&hand_over.leaving);
-        self.outbox.unsettle(changes.copied());
-        let base = hand_over::Base {
-            context: self.context.clone(),
-            stamp: self.outbox.stamp(),
-            inboxes: self.inboxes.clone(),
-            exchange: self.exchange.clone(),
-            publishing: self.publishing.clone(),
-            events: self.events.clone(),
-            clock: self.clock,
-            budget: Arc::clone(&self.budget),
-        };
-        hand_over::open(base, hand_over)
-    }
-
-    /// It is open: running tasks get to know of it, and those that join wait for its barrier.
-    pub fn prepare_hand_over(&mut self, opened: Opened) {
-        let Opened {
-            hand_over,
-            shells,
-            inboxes,
-            widenings,
-            exchange,
-        } = opened;
-        self.exchange = exchange;
-        self.inboxes.extend(inboxes);
-        for (inbox, widening) in widenings {
-            inbox.control(Control::Prepare(widening));
-        }
-        for shell in &shells {
-            let (id, progress) = (shell.core.id(), Arc::clone(&shell.progress));
-            if progress.source().is_some() {
-                self.source_tasks.push(id);
-            }
-            self.progress.push((id, progress));
-        }
-        self.hand_over = Some(hand_over);
-        let (threads_of, events) = (Arc::clone(&self.threads), self.events.clone());
-        tokio::spawn(async move { spawn_tasks(shells, &threads_of, &events).await });
-    }
-
-    /// The hand-over that was prepared will not be. Whatever is open to tasks that would have joined
-    /// stays, unused.
-    pub fn withdraw(&mut self) {
-        let Some(hand_over) = self.hand_over.take() else {
-            return;
-        };
-        self.forget(&hand_over.joining);
-        self.outbox.settle(&self.deployment.subtasks());
-        self.tell_all(&Control::Withdraw);
-    }
-
-    /// These subtasks are no more.
-    fn forget(&mut self, subtasks: &BTreeSet<SubtaskIdx>) {
-        let gone = |id: &TaskId| subtasks.contains(&id.subtask);
-        for (_, inbox) in self.inboxes.iter().filter(|(id, _)| gone(id)) {
-            inbox.cancel();
-        }
-        self.inboxes.retain(|id, _| !gone(id));
-        self.source_tasks.retain(|id| !gone(id));
-        let (departed, left) = std::mem::take(&mut self.progress)
-            .into_iter()
-            .partition(|(id, _)| gone(id));
-        self.progress = left;
-        let departed: Vec<(TaskId, Arc<TaskProgress>)> = departed;
-        self.departed.extend(departed.into_iter().map(|(_, it)| it));
-    }
-
-    /// The barrier of this checkpoint is about to be sent.
-    pub fn on_checkpoint(&mut self, barrier: Barrier) {
-        if barrier.kind == CheckpointKind::HandOver {
-            self.handed_at = Some(barrier.id);
-        }
-        self.tell_sources(&Control::Checkpoint(barrier));
-    }
-
-    /// All tasks have passed the hand-over's barrier.
-    pub fn receive(&self, manifest: Manifest) {
-        let hand_over = match &self.hand_over {
-            Some(hand_over) => Arc::clone(hand_over),
-            // It is known as committed here, and said once more by a coordinator that came later.
-            None => Arc::new(HandOver {
-                deployment: (*self.deployment).clone(),
-                joining: BTreeSet::new(),
-                leaving: BTreeSet::new(),
-                splits: BTreeMap::new(),
-            }),
-        };
-        let staying = self.inboxes.iter();
-        let placement = &hand_over.deployment.placement;
-        let staying = staying.filter(|(id, _)| placement.contains_key(&id.subtask));
-        let inboxes = staying.map(|(id, inbox)| (*id, Arc::clone(inbox))).collect();
-        tokio::spawn(hand_over::receive(
-            self.context.clone(),
-            inboxes,
-            self.events.clone(),
-            Arc::new(manifest),
-            hand_over,
-        ));
-    }
-
-    /// A checkpoint is committed; if it is that of the hand-over, the attempt is what that says.
-    pub fn on_committed(&mut self, id: CheckpointId) {
-        if self.handed_at != Some(id) {
-            return;
-        }
-        let Some(hand_over) = self.hand_over.take() else {
-            return;
-        };
-        self.forget(&hand_over.leaving);
-        self.deployment = Arc::new(hand_over.deployment.clone());
-        self.outbox.settle(&self.deployment.subtasks());
     }
 
     /// Opens channels and readers, gives these their splits and begins; off this call, so that the

@@ -130,6 +130,8 @@ pub struct TaskShell {
     pub clock: Clock,
     /// Whether the source's reader is asked for more.
     pub reading: bool,
+    /// When the barrier of the last hand-over came.
+    pub handed_over_us: u64,
     /// The hand-over that was prepared last.
     pub hand_over: Option<Arc<HandOver>>,
     /// When the step under way began: what it does for a checkpoint counts as freeze.
@@ -266,6 +268,7 @@ impl TaskShell {
 
     /// Goes on with what is gained; a repeated word of it changes nothing.
     fn receive(&mut self, receipt: &Receipt) -> Result<Flow, Error> {
+        let awaits = self.core.awaits_splits().is_some() || self.core.awaits_groups();
         if let (Some(_), Some(reader)) = (self.core.awaits_splits(), &self.reader) {
             let all = receipt.manifest.sources.get(&reader.opening.source.uid);
             let all = all.cloned().unwrap_or_default();
@@ -282,13 +285,14 @@ impl TaskShell {
             self.core.receive(states)?;
         }
         let (task, id) = (self.core.id(), receipt.manifest.id);
+        if awaits {
+            let pause_ms = self.clock.now_us().saturating_sub(self.handed_over_us) / 1_000;
+            tracing::info!(%task, %id, pause_ms, "goes on with what it gained");
+        }
         Ok(self.say(Event::Received { task, id }))
     }
 
-    fn step_source(
-        &mut self,
-        waiting: &mut Option<(usize, SourceEvent)>,
-    ) -> Result<Flow, Error> {
+    fn step_source(&mut self, waiting: &mut Option<(usize, SourceEvent)>) -> Result<Flow, Error> {
         // A barrier must not overtake rows that already woke an idle source, and nothing is sent
         // while receivers have not answered.
         let free = self.core.takes_rows() && waiting.is_none();
@@ -498,9 +502,10 @@ impl TaskShell {
     fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
         let Barrier { id, kind } = snapshot.barrier;
         // X4: what is open of a slot that nobody writes any more is closed.
-        let closing = matches!(kind, CheckpointKind::Stop | CheckpointKind::Final)
-            || self.core.has_left();
+        let closing =
+            matches!(kind, CheckpointKind::Stop | CheckpointKind::Final) || self.core.has_left();
         if kind == CheckpointKind::HandOver {
+            self.handed_over_us = self.step_began_us;
             let (_, subtasks_n) = self.place_after();
             for writer in self.writers.values_mut() {
                 let share = |limit| Pace::share(limit, subtasks_n);

@@ -120,6 +120,7 @@ impl Coordinator {
 
     pub(crate) fn begin(&mut self, id: CheckpointId, kind: CheckpointKind) {
         let (acks, manifest) = (BTreeMap::new(), None);
+        self.just_committed = false;
         self.in_flight = Some(InFlight {
             id,
             kind,

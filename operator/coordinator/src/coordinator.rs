@@ -96,7 +96,7 @@ pub struct Coordinator {
     /// Not before this subtasks come or go.
     pub(crate) grow_at_ms: u64,
     pub(crate) grow_wait_ms: u64,
-    /// An ordinary checkpoint was committed by what happened just now.
+    /// An ordinary checkpoint is committed, and nothing has followed it yet.
     pub(crate) just_committed: bool,
     pub(crate) in_flight: Option<InFlight>,
     /// A manifest whose naming swap has begun and is not resolved (C2).
@@ -420,9 +420,9 @@ impl Coordinator {
         }
         let spoken_of = match &event {
             Event::Ack(snapshot) => Some(snapshot.task),
-            Event::Declined { task, .. }
-            | Event::Ended { task }
-            | Event::Received { task, .. } => Some(*task),
+            Event::Declined { task, .. } | Event::Ended { task } | Event::Received { task, .. } => {
+                Some(*task)
+            }
             Event::Failed { task, .. } => *task,
             Event::Prepared { .. }
             | Event::Published { .. }

@@ -73,16 +73,18 @@ impl Coordinator {
         let found = members.find(|(id, _)| id.name == name);
         let unknown = || {
             let names: Vec<&str> = self.members.iter().map(|it| it.0.name.as_str()).collect();
-            format!("no task manager is called `{name}`; there are {}", names.join(", "))
+            format!(
+                "no task manager is called `{name}`; there are {}",
+                names.join(", ")
+            )
         };
         found.map(|(id, _)| id.clone()).ok_or_else(unknown)
     }
 
     /// Right after a checkpoint: is somebody to come, or to go?
     pub(crate) fn hand_over_if_due(&mut self) {
-        let just_committed = std::mem::take(&mut self.just_committed);
         let Some(attempt) = &self.attempt else { return };
-        if !just_committed
+        if !self.just_committed
             || self.phase != Phase::Running
             || attempt.hand_over.is_some()
             || self.in_flight.is_some()
@@ -93,6 +95,7 @@ impl Coordinator {
         {
             return;
         }
+        self.just_committed = false;
         let Some((places, joining, leaving)) = self.changed_places() else {
             return;
         };
@@ -143,7 +146,10 @@ impl Coordinator {
         let places = places.map(|idx| idx.0 + 1).max().unwrap_or(0);
         let listed = self.committed.iter().flat_map(|it| &it.staged);
         let listed = listed.map(|state| state.slot.slot + 1).max().unwrap_or(0);
-        let owned = self.attempt.iter().flat_map(|it| it.deployment.slots.keys());
+        let owned = self
+            .attempt
+            .iter()
+            .flat_map(|it| it.deployment.slots.keys());
         let owned = owned.map(|slot| slot + 1).max().unwrap_or(0);
         used.max(places).max(listed).max(owned)
     }
@@ -235,7 +241,9 @@ impl Coordinator {
         let timeout_ms = self.config.checkpoint.timeout_ms;
         match &hand_over.step {
             Step::Proposing => {}
-            Step::Preparing(_) if self.phase != Phase::Running || attempt.ended == attempt.tasks => {
+            Step::Preparing(_)
+                if self.phase != Phase::Running || attempt.ended == attempt.tasks =>
+            {
                 self.withdraw("the job ends");
             }
             Step::Preparing(unprepared) if unprepared.is_empty() => self.send_barrier(),
@@ -245,7 +253,9 @@ impl Coordinator {
                 self.withdraw(&format!("not prepared after {timeout_ms} ms by {names}"));
             }
             Step::Preparing(_) | Step::UnderWay(_) => {}
-            Step::Committed(_) if attempt.tasks.is_subset(&hand_over.received) => self.handed_over(),
+            Step::Committed(_) if attempt.tasks.is_subset(&hand_over.received) => {
+                self.handed_over()
+            }
             // Nothing can be done without what is awaited, not even a checkpoint.
             Step::Committed(_) if hand_over.since_ms + 2 * timeout_ms <= self.now_ms => {
                 self.on_failed("a task has not received its key groups in time", true);
@@ -510,7 +520,12 @@ impl Coordinator {
 impl HandingOver {
     /// One that a coordinator finds committed when it adopts the attempt: whether each task has heard
     /// of it is not known.
-    pub(crate) fn adopted(deployment: Deployment, places: Places, id: CheckpointId, now_ms: u64) -> Self {
+    pub(crate) fn adopted(
+        deployment: Deployment,
+        places: Places,
+        id: CheckpointId,
+        now_ms: u64,
+    ) -> Self {
         Self {
             plan: HandOver {
                 deployment,

@@ -22,11 +22,11 @@ use crate::v1;
 use v1::task_command::What as CommandWhat;
 use v1::task_event::What as EventWhat;
 
-/// Oldest version of the session's protocol that this program speaks.
-pub const PROTOCOL_MIN: u32 = 1;
+/// Oldest version of the session's protocol that this program speaks: version 1 has no hand-over.
+pub const PROTOCOL_MIN: u32 = 2;
 
 /// Newest version of the session's protocol that this program speaks.
-pub const PROTOCOL_MAX: u32 = 1;
+pub const PROTOCOL_MAX: u32 = 2;
 
 /// Newest version of the payloads' encoding, and the only one so far.
 pub const PAYLOAD_FORMAT: u32 = 1;

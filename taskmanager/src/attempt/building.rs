@@ -269,6 +269,7 @@ impl Building<'_> {
             senders: self.senders(id),
             reading: reader.is_some(),
             reader,
+            handed_over_us: 0,
             hand_over: self.joins.map(Arc::clone),
             writers,
             uploads: self.uploads(id),

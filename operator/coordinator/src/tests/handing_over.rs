@@ -1,228 +1,16 @@
 //! Hand-overs of key groups inside an epoch, step by step, and what ends them (K3).
 
+mod job;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use streamforge_core::ids::{CheckpointId, SubtaskIdx, TaskId};
+use streamforge_core::ids::{SubtaskIdx, TaskId};
 use streamforge_core::manifest::{CheckpointKind, Counters};
-use streamforge_core::messages::{
-    Command, Event, HandOver, Registration, RunningAttempt, TaskManagerId,
-};
+use streamforge_core::messages::{Command, Event};
 
 use super::rig::*;
 use crate::*;
-
-fn a() -> TaskManagerId {
-    task_manager("a", 1)
-}
-
-fn b() -> TaskManagerId {
-    task_manager("b", 1)
-}
-
-fn c() -> TaskManagerId {
-    task_manager("c", 1)
-}
-
-fn with(parallelism: u32) -> Config {
-    Config {
-        parallelism,
-        members: MemberPolicy {
-            silence_ms_max: 60_000,
-            adopt_within_ms: Some(5_000),
-            gather_ms: 1_000,
-        },
-        ..config()
-    }
-}
-
-/// Who runs what, and who reads what.
-struct Job {
-    rig: Rig,
-    places: BTreeMap<u32, TaskManagerId>,
-    readers: BTreeMap<&'static str, u32>,
-}
-
-impl Job {
-    /// On these, a subtask each, with splits `a` and `b` and one checkpoint.
-    fn running(config: Config, on: &[TaskManagerId]) -> Self {
-        let mut rig = Rig::alone(config, Objects::default());
-        for id in on {
-            rig.register(id, 1);
-        }
-        rig.wait(1);
-        let stamp = rig.stamp();
-        for id in on {
-            let splits = if *id == on[0] {
-                let splits = vec![split_at("a", at(0)), split_at("b", at(0))];
-                BTreeMap::from([(uid("in"), splits)])
-            } else {
-                BTreeMap::new()
-            };
-            rig.say_as(id, stamp.clone(), Event::Prepared { splits });
-        }
-        assert_eq!(rig.co.status().phase, Phase::Running, "{:?}", rig.outcome);
-        let places = (0..).zip(on.iter().cloned()).collect();
-        let last = u32::try_from(on.len() - 1).unwrap().min(1);
-        let readers = BTreeMap::from([("a", 0), ("b", last)]);
-        let mut job = Self {
-            rig,
-            places,
-            readers,
-        };
-        job.checkpoint();
-        job
-    }
-
-    fn checkpoint(&mut self) -> CheckpointId {
-        self.rig.wait(1_000);
-        let n = self.rig.in_flight();
-        self.ack_all(n);
-        n
-    }
-
-    fn ack_all(&mut self, n: CheckpointId) {
-        let subtasks: Vec<u32> = self.places.keys().copied().collect();
-        for subtask in subtasks {
-            self.ack(subtask, n);
-        }
-    }
-
-    /// Both tasks of a subtask acknowledge.
-    fn ack(&mut self, subtask: u32, n: CheckpointId) {
-        let from = self.places[&subtask].clone();
-        for stage in 0..2 {
-            let mut snapshot = self.rig.snapshot(task(stage, subtask), n);
-            if stage == 0 {
-                let mine = self.readers.iter().filter(|(_, idx)| **idx == subtask);
-                let mine = mine.map(|(name, _)| split_at(name, at(n.get())));
-                snapshot.splits = BTreeMap::from([(uid("in"), mine.collect())]);
-            }
-            let stamp = self.rig.stamp();
-            self.rig
-                .say_as(&from, stamp, Event::Ack(Box::new(snapshot)));
-        }
-    }
-
-    fn say(&mut self, id: &TaskManagerId, event: Event) {
-        let stamp = self.rig.stamp();
-        self.rig.say_as(id, stamp, event);
-    }
-
-    /// The hand-over that was proposed last.
-    fn plan(&self) -> HandOver {
-        let mut sent = self.rig.sent.iter().rev();
-        let plan = sent.find_map(|(_, command)| match command {
-            Command::Prepare(plan) => Some((**plan).clone()),
-            _ => None,
-        });
-        plan.expect("a hand-over was proposed")
-    }
-
-    fn workers(&self) -> BTreeSet<TaskManagerId> {
-        let plan = self.plan().deployment.placement;
-        let new = plan.into_values().map(|place| place.task_manager);
-        self.places.values().cloned().chain(new).collect()
-    }
-
-    fn all_prepared(&mut self) {
-        for id in self.workers() {
-            self.say(&id, Event::HandOverPrepared);
-        }
-    }
-
-    /// From the barrier to the commit.
-    fn pass_barrier(&mut self) -> CheckpointId {
-        let plan = self.plan();
-        let n = self.rig.in_flight();
-        for subtask in &plan.joining {
-            let place = &plan.deployment.placement[subtask];
-            self.places.insert(subtask.0, place.task_manager.clone());
-        }
-        self.ack_all(n);
-        self.places.retain(|idx, _| !plan.leaving.contains(&SubtaskIdx(*idx)));
-        for (name, reader) in &mut self.readers {
-            let deal = &plan.splits[&uid("in")];
-            let split = split_at(name, at(0)).split;
-            *reader = deal.get(&split).map_or(*reader, |idx| idx.0);
-        }
-        n
-    }
-
-    fn all_received(&mut self, n: CheckpointId) {
-        for (subtask, id) in self.places.clone() {
-            for stage in 0..2 {
-                let task = task(stage, subtask);
-                self.say(&id, Event::Received { task, id: n });
-            }
-        }
-    }
-
-    /// A whole hand-over, after a checkpoint that makes it due.
-    fn hand_over(&mut self) -> CheckpointId {
-        self.checkpoint();
-        self.all_prepared();
-        let n = self.pass_barrier();
-        self.all_received(n);
-        n
-    }
-
-    fn count(&self, what: &str) -> usize {
-        self.rig.sent_names().iter().filter(|it| **it == what).count()
-    }
-
-    fn owners(&self) -> Vec<u32> {
-        let table = self.rig.head().assignment;
-        table.owners().iter().map(|idx| idx.0).collect()
-    }
-
-    /// What a task manager would register with now.
-    fn runs(&self, prepared: bool) -> Registration {
-        let plan = self.plan();
-        let (deployment, prepared) = if prepared {
-            (self.rig.deployment(), Some(Box::new(plan)))
-        } else {
-            (plan.deployment, None)
-        };
-        Registration {
-            runs: Some(Box::new(RunningAttempt {
-                stamp: self.rig.stamp(),
-                deployment,
-                started: true,
-                ended: Vec::new(),
-                failed: None,
-                prepared,
-            })),
-            ..offers(1)
-        }
-    }
-
-    fn successor(&self) -> Rig {
-        let config = Config {
-            nonce_seed: self.rig.co.config.nonce_seed + 1,
-            ..self.rig.co.config.clone()
-        };
-        Rig {
-            now_ms: self.rig.now_ms,
-            ..Rig::alone(config, std::rc::Rc::clone(&self.rig.objects))
-        }
-    }
-}
-
-fn register(rig: &mut Rig, id: &TaskManagerId, registration: Registration) {
-    rig.feed(Input::Registered {
-        task_manager: id.clone(),
-        registration: Box::new(registration),
-    });
-}
-
-/// Two subtasks on a and b, and the third is wanted on c.
-fn growing() -> Job {
-    let mut job = Job::running(with(2), &[a(), b()]);
-    job.rig.register(&c(), 1);
-    job.rig.feed(Input::Scale(3));
-    job.checkpoint();
-    job
-}
+use job::*;
 
 #[test]
 fn new_subtask_comes_inside_the_epoch_and_takes_only_its_share_k2_k3() {
@@ -230,7 +18,10 @@ fn new_subtask_comes_inside_the_epoch_and_takes_only_its_share_k2_k3() {
     let epoch = job.rig.stamp().epoch;
 
     let plan = job.plan();
-    assert_eq!(job.rig.head().proposed, Some(plan.deployment.assignment.clone()));
+    assert_eq!(
+        job.rig.head().proposed,
+        Some(plan.deployment.assignment.clone())
+    );
     assert_eq!(job.owners(), [0, 0, 1, 1], "nothing has changed yet");
     assert_eq!(plan.joining, BTreeSet::from([SubtaskIdx(2)]));
     assert!(plan.leaving.is_empty());
@@ -264,7 +55,11 @@ fn no_other_barrier_is_sent_while_a_table_is_proposed_or_groups_are_awaited_k3()
     let n = job.pass_barrier();
     job.rig.wait(5_000);
 
-    assert_eq!(job.count("checkpoint"), before + 3, "while groups are awaited");
+    assert_eq!(
+        job.count("checkpoint"),
+        before + 3,
+        "while groups are awaited"
+    );
     job.all_received(n);
     job.rig.wait(1);
     assert_eq!(job.count("checkpoint"), before + 6);
@@ -353,7 +148,14 @@ fn hand_over_that_does_not_commit_ends_the_epoch_k3() {
     ends(|job| {
         let (n, task) = (job.rig.in_flight(), task(1, 0));
         let reason = "two unconverted tables".to_owned();
-        job.say(&a(), Event::Declined { task, id: n, reason });
+        job.say(
+            &a(),
+            Event::Declined {
+                task,
+                id: n,
+                reason,
+            },
+        );
     });
     ends(|job| job.rig.wait(10_000));
     for id in [a(), b(), c()] {
@@ -378,7 +180,11 @@ fn loss_while_groups_are_awaited_restores_the_hand_over_itself_k3() {
 
     let restore = job.rig.deployment().restore.expect("it was running");
     assert_eq!(restore.id, n);
-    assert_eq!(restore.assignment.subtasks().len(), 2, "whose watermarks these are (T6)");
+    assert_eq!(
+        restore.assignment.subtasks().len(),
+        2,
+        "whose watermarks these are (T6)"
+    );
     assert_eq!(job.rig.head().assignment.subtasks().len(), 2, "c is gone");
 }
 
@@ -418,9 +224,15 @@ fn new_coordinator_adopts_what_was_handed_over_and_says_it_once_more_f1_k3() {
 
     assert_eq!(new.head().epoch, epoch);
     let names = new.sent_names();
-    assert_eq!(names, [["adopt"; 3], ["committed"; 3], ["receive"; 3]].concat());
+    assert_eq!(
+        names,
+        [["adopt"; 3], ["committed"; 3], ["receive"; 3]].concat()
+    );
     new.wait(2_000);
-    assert!(!new.sent_names().contains(&"checkpoint"), "it waits for them");
+    assert!(
+        !new.sent_names().contains(&"checkpoint"),
+        "it waits for them"
+    );
     let places = job.places.clone();
     let mut new = Job {
         rig: new,
@@ -451,11 +263,14 @@ fn fewer_subtasks_leave_their_groups_splits_and_counts_behind_k3_t3() {
     let next = job.rig.in_flight();
     assert!(next > n);
     job.ack_all(next);
-    assert_eq!(ledger(&job), Counters {
-        rows_in: 40,
-        passed: 40,
-        ..Counters::default()
-    });
+    assert_eq!(
+        ledger(&job),
+        Counters {
+            rows_in: 40,
+            passed: 40,
+            ..Counters::default()
+        }
+    );
     assert_eq!(job.rig.newest().sources[&uid("in")].len(), 2);
     assert_eq!(job.rig.newest().tasks, [task(0, 0), task(1, 0)]);
 }
@@ -659,5 +474,9 @@ fn gaining_reader_that_had_ended_is_not_ended_any_more_c11() {
     job.rig.wait(1_000);
     let n = job.rig.in_flight();
     job.ack_all(n);
-    assert_eq!(job.rig.newest().kind, CheckpointKind::Ordinary, "the reader reads");
+    assert_eq!(
+        job.rig.newest().kind,
+        CheckpointKind::Ordinary,
+        "the reader reads"
+    );
 }
