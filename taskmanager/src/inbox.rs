@@ -272,8 +272,9 @@ impl Inbox {
         Some(element)
     }
 
-    /// The next thing to do; waits at most `patience`. Channels are served in turn.
-    pub fn next(&self, takes: impl Fn(usize) -> bool, patience: Duration) -> Next {
+    /// The next thing to do; waits at most `patience`. Channels are served in turn; of each only its
+    /// first element is offered to `takes`.
+    pub fn next(&self, takes: impl Fn(usize, &Element) -> bool, patience: Duration) -> Next {
         let mut state = self.lock();
         loop {
             if state.cancelled {
@@ -285,7 +286,8 @@ impl Inbox {
             let lanes_n = state.lanes.len();
             for step in 0..lanes_n {
                 let lane = (state.next_lane + step) % lanes_n;
-                if !takes(lane) {
+                let first = state.lanes.get(lane).and_then(|it| it.elements.front());
+                if !first.is_some_and(|(element, _)| takes(lane, element)) {
                     continue;
                 }
                 if let Some(element) = self.take(&mut state, lane) {

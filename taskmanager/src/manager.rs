@@ -238,9 +238,12 @@ impl Manager {
                 current.withdraw();
             }
             Command::Receive(manifest) => current.receive(*manifest),
-            Command::Publish { slots, .. } => publish(current, slots),
+            Command::Publish { manifest, slots } => {
+                current.publishing().on_committed(manifest);
+                publish(current, slots);
+            }
             Command::Committed { id } => {
-                tracing::debug!(checkpoint = %id, "checkpoint committed");
+                current.publishing().on_committed(id);
                 current.on_committed(id);
             }
         }

@@ -18,6 +18,7 @@ use streamforge_engine::batch::StreamBatch;
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::SinkWriter;
 use streamforge_engine::source::{SourceBatch, SourceEvent, SourceReader};
+use streamforge_engine::staged::Staged;
 use streamforge_engine::task::{Channel, CoreSnapshot, Effect, Element, TaskCore};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -114,6 +115,10 @@ pub struct TaskShell {
     pub reader: Option<Reader>,
     /// Sinks by index within the stage.
     pub writers: BTreeMap<usize, Writer>,
+    /// Output that waits to be published.
+    pub staged: Arc<Staged>,
+    /// A sink took no rows at the last step.
+    pub was_full: bool,
     /// To the uploader.
     pub uploads: mpsc::Sender<Upload>,
     /// To the coordinator.
@@ -193,8 +198,15 @@ impl TaskShell {
     }
 
     fn step_channels(&mut self) -> Result<Flow, Error> {
+        let is_full = self.is_full();
         let core = &self.core;
-        let next = self.inbox.next(|channel| core.takes(channel), QUIET);
+        // Rows, and what may release rows, wait for a full sink; a barrier that is in front of them
+        // does not.
+        let takes = |channel, element: &Element| {
+            let brings_no_rows = matches!(element, Element::Barrier(_) | Element::Rejoin);
+            core.takes(channel) && (!is_full || brings_no_rows)
+        };
+        let next = self.inbox.next(takes, QUIET);
         let waited_since_us = self.step_began_us;
         self.step_began_us = self.clock.now_us();
         let idle_us = self.step_began_us.saturating_sub(waited_since_us);
@@ -206,6 +218,23 @@ impl TaskShell {
             Next::Control(control) => return self.on_control(control),
         }
         Ok(Flow::GoOn)
+    }
+
+    /// Whether a sink has so much unpublished output that no more rows may come in (B1).
+    fn is_full(&mut self) -> bool {
+        let mut sinks = self.writers.values().map(|writer| &writer.slot.sink);
+        let full = sinks.find(|sink| self.staged.is_full(sink));
+        if full.is_some() != self.was_full {
+            self.was_full = full.is_some();
+            match full {
+                Some(sink) => tracing::warn!(
+                    sink = sink.0,
+                    "too much output waits to be published: rows wait, too"
+                ),
+                None => tracing::info!("output was published: rows go on"),
+            }
+        }
+        self.was_full
     }
 
     fn on_control(&mut self, control: Control) -> Result<Flow, Error> {
@@ -305,6 +334,10 @@ impl TaskShell {
             Next::Nothing | Next::Element(..) => {}
         }
         if !self.core.takes_rows() {
+            self.wait(QUIET);
+            return Ok(Flow::GoOn);
+        }
+        if self.is_full() {
             self.wait(QUIET);
             return Ok(Flow::GoOn);
         }

@@ -217,7 +217,7 @@ impl Coordinator {
             graph: self.config.graph.clone(),
             parallelism: head.parallelism,
             assignment: head.assignment.clone(),
-            restore: self.committed.clone(),
+            restore: self.restored(),
             first_id: self.next_id,
             placement: self.placement(&places),
             born: head.generation,
@@ -270,6 +270,14 @@ impl Coordinator {
             }
         }
         owners
+    }
+
+    /// The newest manifest; of its staged output what is not known as published: a sink that takes
+    /// over the rest would wait for notices that never come.
+    fn restored(&self) -> Option<Manifest> {
+        let manifest = self.committed.clone()?;
+        let staged = self.publisher.list([]);
+        Some(Manifest { staged, ..manifest })
     }
 
     pub(crate) fn placement(&self, places: &Places) -> BTreeMap<SubtaskIdx, Place> {

@@ -272,6 +272,8 @@ impl Building<'_> {
             handed_over_us: 0,
             hand_over: self.joins.map(Arc::clone),
             writers,
+            staged: Arc::clone(self.staged),
+            was_full: false,
             uploads: self.uploads(id),
             events: self.events.clone(),
             progress: Arc::new(TaskProgress::new(source)),

@@ -29,6 +29,11 @@ pub struct Publishing {
 }
 
 impl Publishing {
+    /// A checkpoint is committed: what was staged up to it is listed.
+    pub fn on_committed(&self, id: CheckpointId) {
+        self.staged.on_committed(id);
+    }
+
     /// Publishes one interval and says how it went.
     pub async fn publish(&self, slot: SlotId, interval: StagedInterval) {
         let _in_order = self.order.lock().await;
@@ -89,6 +94,9 @@ pub(super) async fn open_publishers(
         }
         let slots = slots_to_take(building.deployment, me, &operator.uid);
         publisher.take_over(&slots).await?;
+        for SlotTakeOver { slot, listed, .. } in slots {
+            building.staged.inherit(slot, listed);
+        }
         publishers.insert(operator.uid.clone(), publisher);
     }
     Ok(publishers)

@@ -182,6 +182,25 @@ fn next_attempt_is_told_again_what_waits_c3() {
 }
 
 #[test]
+fn next_attempt_inherits_only_what_is_not_known_as_published_c3() {
+    let mut rig = Rig::run(config());
+    rig.checkpoint_staging(2);
+    rig.checkpoint_staging(3);
+    rig.published(0, 2);
+    rig.say(Event::Failed {
+        task: None,
+        cause: "boom".to_owned(),
+        retry: true,
+    });
+    rig.wait(100);
+
+    let restored = rig.deployment().restore.expect("a checkpoint completed");
+    let listed = restored.staged.iter().flat_map(|slot| &slot.intervals);
+    let ids: Vec<u64> = listed.map(|interval| interval.id.get()).collect();
+    assert_eq!(ids, [3], "2 is confirmed since manifest 3 listed it");
+}
+
+#[test]
 fn interval_is_published_only_after_all_slots_confirmed_the_one_before_x5() {
     // Attack 11: slot 1 hangs on its interval 2 while slot 0 has 3 ready.
     let mut rig = Rig::run(config());

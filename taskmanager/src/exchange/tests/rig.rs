@@ -66,7 +66,7 @@ impl Receiver {
     /// The next element.
     #[track_caller]
     pub fn next(&self) -> Element {
-        match self.inbox.next(|_| true, PATIENCE) {
+        match self.inbox.next(|_, _| true, PATIENCE) {
             Next::Element(0, element) => element,
             other => panic!("no element: {other:?}"),
         }
@@ -156,7 +156,7 @@ impl Rig {
     /// What was said to the sending task.
     #[track_caller]
     pub fn own_control(&self) -> Control {
-        match self.own.next(|_| true, PATIENCE) {
+        match self.own.next(|_, _| true, PATIENCE) {
             Next::Control(control) => control,
             other => panic!("nothing was said: {other:?}"),
         }
