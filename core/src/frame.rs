@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed_c8() {
         let good = encode(HEAD, b"abc");
-        assert_eq!(decode(HEAD, &good), Ok((1, &b"abc"[..])));
+        assert_eq!(decode(HEAD, &good), Ok((2, &b"abc"[..])));
 
         for at in 0..good.len() {
             let mut bad = good.clone();
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn newer_version_is_refused_by_name() {
-        let newer = encode(Kind { version: 2, ..HEAD }, b"");
+        let newer = encode(Kind { version: 3, ..HEAD }, b"");
 
         assert_eq!(
             decode(HEAD, &newer),
             Err(Error::Version {
                 name: "head",
-                found: 2,
-                known: 1
+                found: 3,
+                known: 2
             })
         );
     }

@@ -194,14 +194,15 @@ fn survives_kills_of(victims: &[Option<usize>]) {
         if !job.ask("scale", &["--parallelism", wanted]) {
             break;
         }
-        job.coordinator.let_run(Duration::from_millis(random.below(500)));
+        job.coordinator
+            .let_run(Duration::from_millis(random.below(500)));
         match victim {
             None => {
                 let arguments: Vec<&str> = job.arguments.iter().map(String::as_str).collect();
                 let name = format!("coordinator-{round}");
                 let next = |job: &Job| job.workspace.start_named(&name, &arguments);
                 // The store is free when the old one is gone.
-                let _pid = job.coordinator.signal(rustix::process::Signal::KILL);
+                job.coordinator.signal(rustix::process::Signal::KILL);
                 while !job.coordinator.has_ended() {
                     job.coordinator.let_run(Duration::from_millis(5));
                 }

@@ -240,6 +240,11 @@ impl TaskCore {
                 bytes: 0,
             });
         }
+        // A stage that only forwards is the tail of a source's: what its splits are behind is not late
+        // there either.
+        if self.shuffles.is_empty() && !self.channels.is_empty() {
+            self.begin_anew();
+        }
         self.hand_over.deal = Some(Arc::clone(&hand_over));
         self.switch_splits(&hand_over, joined || prepared.looks_for_splits);
     }
@@ -301,7 +306,8 @@ impl TaskCore {
         }
     }
 
-    /// The watermarks of this task begin anew: its source reads other splits from now on.
+    /// The watermarks of this task begin anew, as at a restore: the source that it has, or is fed by,
+    /// may read other splits from now on. Receivers' answers raise them (T6).
     fn begin_anew(&mut self) {
         self.ended = false;
         for node in &mut self.nodes {

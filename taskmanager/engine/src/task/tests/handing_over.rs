@@ -97,8 +97,10 @@ impl Job {
     /// What was read by each receiver: rows only.
     fn rows_of(&self, subtask: usize) -> Vec<i64> {
         let log = self.log(subtask);
-        let rows = log.iter().flat_map(|line| line.split_whitespace());
-        rows.filter_map(|word| word.parse().ok()).collect()
+        let is_rows = |line: &&String| line.starts_with(|c: char| c.is_ascii_digit());
+        let rows = log.iter().filter(is_rows);
+        let words = rows.flat_map(|line| line.split_whitespace());
+        words.map(|word| word.parse().unwrap()).collect()
     }
 }
 
@@ -177,7 +179,7 @@ fn watermark_stands_still_while_a_group_is_awaited_and_then_follows_the_held_row
     job.settle();
     let log = job.log(2);
     let received = log.iter().position(|line| line.starts_with("receives"));
-    let rows = log.iter().position(|line| line.contains("4"));
+    let rows = log.iter().position(|line| line.starts_with(['4', '5']));
     let risen = log.iter().rposition(|line| line.starts_with("W "));
 
     assert!(received < rows && rows < risen, "{log:?}");
