@@ -7,7 +7,7 @@
 //! Invariant C5: nothing is sent to a task manager before this coordinator's swap of the head to its
 //! own generation is known to have succeeded, and nothing after it lost one.
 
-use streamforge_core::ids::CheckpointId;
+use streamforge_core::ids::{CheckpointId, TaskId};
 use streamforge_core::manifest::{Head, Manifest, Plan};
 use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManagerId};
 
@@ -418,21 +418,7 @@ impl Coordinator {
         if stamp != ours {
             return; // C5: of an older coordinator, or of an attempt that is over
         }
-        let spoken_of = match &event {
-            Event::Ack(snapshot) => Some(snapshot.task),
-            Event::Declined { task, .. } | Event::Ended { task } | Event::Received { task, .. } => {
-                Some(*task)
-            }
-            Event::Failed { task, .. } => *task,
-            Event::Prepared { .. }
-            | Event::Published { .. }
-            | Event::PublishFailed { .. }
-            | Event::HandOverPrepared
-            | Event::HandOverRefused { .. }
-            | Event::ChannelBroke { .. }
-            | Event::Progress(_) => None,
-        };
-        let is_theirs = match spoken_of {
+        let is_theirs = match spoken_of(&event) {
             Some(task) => attempt.runs(from, task.subtask),
             None => attempt.task_managers().contains(from),
         };
@@ -513,6 +499,24 @@ impl Coordinator {
         self.store.clear();
         self.cleaner.clear();
         self.out.push(Decision::End(outcome));
+    }
+}
+
+/// The task that an event is of, if it is of one.
+fn spoken_of(event: &Event) -> Option<TaskId> {
+    match event {
+        Event::Ack(snapshot) => Some(snapshot.task),
+        Event::Declined { task, .. } | Event::Ended { task } | Event::Received { task, .. } => {
+            Some(*task)
+        }
+        Event::Failed { task, .. } => *task,
+        Event::Prepared { .. }
+        | Event::Published { .. }
+        | Event::PublishFailed { .. }
+        | Event::HandOverPrepared
+        | Event::HandOverRefused { .. }
+        | Event::ChannelBroke { .. }
+        | Event::Progress(_) => None,
     }
 }
 

@@ -254,7 +254,7 @@ impl Coordinator {
             }
             Step::Preparing(_) | Step::UnderWay(_) => {}
             Step::Committed(_) if attempt.tasks.is_subset(&hand_over.received) => {
-                self.handed_over()
+                self.handed_over();
             }
             // Nothing can be done without what is awaited, not even a checkpoint.
             Step::Committed(_) if hand_over.since_ms + 2 * timeout_ms <= self.now_ms => {

@@ -32,7 +32,7 @@ fn new_subtask_comes_inside_the_epoch_and_takes_only_its_share_k2_k3() {
 
     let (head, manifest) = (job.rig.head(), job.rig.newest());
     assert_eq!((manifest.id, manifest.kind), (n, CheckpointKind::HandOver));
-    assert_eq!(manifest.handed_to, Some(plan.deployment.assignment.clone()));
+    assert_eq!(manifest.handed_to, Some(plan.deployment.assignment));
     assert_eq!(head.proposed, None);
     assert_eq!((head.epoch, head.parallelism), (epoch, 3));
     assert_eq!(job.owners(), [0, 0, 1, 2]);

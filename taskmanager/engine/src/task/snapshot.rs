@@ -14,12 +14,7 @@ impl TaskCore {
     /// Snapshots every operator and sends the barrier on.
     pub(super) fn snapshot(&mut self, barrier: Barrier) -> Result<(), Error> {
         let hands_over = barrier.kind == CheckpointKind::HandOver;
-        let unready = match (self.hand_over.is_whole(), self.hand_over.is_prepared()) {
-            (false, _) => Some("key groups or splits are on their way here"),
-            (true, false) if hands_over => Some("this task knows of no hand-over"),
-            (true, _) => None,
-        };
-        if let Some(reason) = unready {
+        if let Some(reason) = self.why_not(hands_over) {
             let reason = reason.to_owned();
             let id = barrier.id;
             self.effects.push(Effect::Declined { id, reason });
@@ -76,6 +71,24 @@ impl TaskCore {
         if hands_over {
             self.widen_edges();
         }
+        self.send_on(barrier);
+        if hands_over {
+            self.switch(parts);
+            return self.propagate();
+        }
+        Ok(())
+    }
+
+    /// Why a barrier cannot be taken now, if it cannot.
+    fn why_not(&self, hands_over: bool) -> Option<&'static str> {
+        match (self.hand_over.is_whole(), self.hand_over.is_prepared()) {
+            (false, _) => Some("key groups or splits are on their way here"),
+            (true, false) if hands_over => Some("this task knows of no hand-over"),
+            (true, _) => None,
+        }
+    }
+
+    fn send_on(&mut self, barrier: Barrier) {
         for edge in &self.edges {
             for to in &edge.receivers {
                 let element = Element::Barrier(barrier);
@@ -86,10 +99,5 @@ impl TaskCore {
                 });
             }
         }
-        if hands_over {
-            self.switch(parts);
-            return self.propagate();
-        }
-        Ok(())
     }
 }
