@@ -178,7 +178,7 @@ impl Ours {
                 });
                 let mut rows_n = 0;
                 loop {
-                    match inbox.next(|_| true, PATIENCE) {
+                    match inbox.next(|_, _| true, PATIENCE) {
                         Next::Element(_, Element::Batch(batch)) => rows_n += batch.len() as u64,
                         Next::Element(_, Element::Barrier(_)) => break (sent() - before, rows_n),
                         other => panic!("nothing else was sent: {other:?}"),

@@ -33,13 +33,10 @@ use crate::progress::{TaskProgress, Times, combine};
 use crate::task::TaskShell;
 use crate::upload::{failed, with_causes};
 use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
-use outbox::{Outbox, stamp_events};
+use outbox::Outbox;
 
 pub use hand_over::Opened;
 pub use publishing::Publishing;
-
-/// Events that a task may be ahead of the coordinator.
-const EVENTS_MAX: usize = 64;
 
 /// Why an attempt cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -145,11 +142,8 @@ impl Attempt {
         deployment: Deployment,
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Prepared, Error> {
-        let (events, stamped) = mpsc::channel(EVENTS_MAX);
-        let outbox = Arc::new(Outbox::new(stamp.clone()));
-        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
-        let subtasks = deployment.subtasks_of(&context.me);
-        let ids = task_ids(&deployment, &subtasks);
+        let (outbox, events) = Outbox::begin(&stamp, to_coordinator);
+        let ids = task_ids(&deployment, &deployment.subtasks_of(&context.me));
         let inbox = |id: &TaskId| {
             let channels_n = task_plan(&deployment, *id).channels().len();
             (*id, Arc::new(Inbox::new(channels_n)))
@@ -188,9 +182,8 @@ impl Attempt {
         }
         let sources = shells.iter().filter(|it| it.progress.source().is_some());
         let source_tasks = sources.map(|it| it.core.id()).collect();
-        let progress = shells.iter();
-        let progress = progress.map(|it| (it.core.id(), Arc::clone(&it.progress)));
-        let progress = progress.collect();
+        let progress = |it: &TaskShell| (it.core.id(), Arc::clone(&it.progress));
+        let progress = shells.iter().map(progress).collect();
         let publishing = Publishing {
             publishers: Arc::new(publishers),
             staged,

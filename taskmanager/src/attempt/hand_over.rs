@@ -23,10 +23,12 @@ use streamforge_engine::task::joined_channels;
 use streamforge_state::restore::load_groups;
 use tokio::sync::mpsc;
 
-use super::building::{Building, Uplinks, accept_channels, channel_name, task_ids, task_plan};
-use super::outbox::{Outbox, stamp_events};
+use super::building::{
+    Building, Uplinks, accept_channels, channel_name, task_ids, task_plan, unopened,
+};
+use super::outbox::Outbox;
 use super::publishing::open_publishers;
-use super::{Attempt, EVENTS_MAX, Error, Publishing, exchange_of, operators_of, spawn_tasks};
+use super::{Attempt, Error, Publishing, exchange_of, operators_of, spawn_tasks};
 use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, Outlet, Upstream};
@@ -65,9 +67,7 @@ impl Attempt {
         hand_over: &Arc<HandOver>,
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Self, Error> {
-        let (events, stamped) = mpsc::channel(EVENTS_MAX);
-        let outbox = Arc::new(Outbox::new(stamp.clone()));
-        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
+        let (outbox, events) = Outbox::begin(&stamp, to_coordinator);
         let deployment = &hand_over.deployment;
         let exchange = exchange_of(context, &stamp, deployment, &events)?;
         let staged = Arc::new(Staged::default());
@@ -240,6 +240,9 @@ impl Attempt {
 /// Lanes that were added to the inboxes of running tasks, by receiver, edge and sender.
 type Added = BTreeMap<(TaskId, usize, SubtaskIdx), usize>;
 
+/// Number of the first added lane of a task, and the ways back to those that send there.
+type Widened = (usize, Vec<((usize, SubtaskIdx), Upstream)>);
+
 /// Opens all of it, or nothing that matters.
 pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened, Error> {
     let deployment = &hand_over.deployment;
@@ -263,10 +266,9 @@ pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened,
         Some(exchange) => Some(Arc::clone(exchange)),
         None => exchange_of(&base.context, &base.stamp, deployment, &base.events)?,
     };
-    let mut uplinks = Uplinks::new();
-    if let Some(exchange) = &exchange {
-        uplinks = accept_channels(deployment, &new, &all, exchange);
-    }
+    let uplinks = exchange.as_ref().map_or_else(Uplinks::new, |exchange| {
+        accept_channels(deployment, &new, &all, exchange)
+    });
     let mut added = Added::new();
     let mut widened = BTreeMap::new();
     for id in &running {
@@ -287,44 +289,24 @@ pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened,
         budget: Arc::clone(&base.budget),
         joins: Some(&hand_over),
     };
+    let way = Way {
+        hand_over: &hand_over,
+        all: &all,
+        exchange: exchange.as_deref(),
+    };
     let mut shells = Vec::with_capacity(ids.len());
     for id in &ids {
         let mut shell = building.shell(*id).await?;
-        let opened = open_channels(*id, &hand_over, &all, exchange.as_deref(), |_| true).await?;
-        for (edge, to, outlet) in opened {
+        for (edge, to, outlet) in way.open_channels(*id, |_| true).await? {
             shell.routes.entry(edge).or_default().insert(to, outlet);
         }
         shells.push(shell);
     }
-    let mut widenings = Vec::with_capacity(running.len());
-    for id in running {
-        let Some(inbox) = all.get(&id) else { continue };
-        let joins = |to: SubtaskIdx| hand_over.joining.contains(&to);
-        let mut routes = local_routes(id, &hand_over, &new);
-        routes.extend(open_channels(id, &hand_over, &all, exchange.as_deref(), joins).await?);
-        let (first_channel, senders) = widened.remove(&id).unwrap_or_default();
-        let widening = Widening {
-            hand_over: Arc::clone(&hand_over),
-            first_channel,
-            looks_for_splits: looks_for_splits(&hand_over, id),
-            routes,
-            senders,
-        };
-        widenings.push((Arc::clone(inbox), Arc::new(widening)));
-    }
+    let mut widenings = way.widenings(&new, widened).await?;
     // Those that leave hear of it, too.
-    for (id, inbox) in &base.inboxes {
-        if hand_over.leaving.contains(&id.subtask) {
-            let widening = Widening {
-                hand_over: Arc::clone(&hand_over),
-                first_channel: 0,
-                looks_for_splits: false,
-                routes: Vec::new(),
-                senders: Vec::new(),
-            };
-            widenings.push((Arc::clone(inbox), Arc::new(widening)));
-        }
-    }
+    let leaving = base.inboxes.iter();
+    let leaving = leaving.filter(|(id, _)| hand_over.leaving.contains(&id.subtask));
+    widenings.extend(leaving.map(|(_, inbox)| (Arc::clone(inbox), nothing_more(&hand_over))));
     Ok(Opened {
         hand_over,
         shells,
@@ -332,6 +314,72 @@ pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened,
         widenings,
         exchange,
     })
+}
+
+/// What a task gets that has no new channels.
+fn nothing_more(hand_over: &Arc<HandOver>) -> Arc<Widening> {
+    Arc::new(Widening {
+        hand_over: Arc::clone(hand_over),
+        first_channel: 0,
+        looks_for_splits: false,
+        routes: Vec::new(),
+        senders: Vec::new(),
+    })
+}
+
+/// What it takes to find the way from a task here to any other.
+struct Way<'a> {
+    hand_over: &'a Arc<HandOver>,
+    /// Of the tasks that run here from the barrier on.
+    all: &'a BTreeMap<TaskId, Arc<Inbox>>,
+    exchange: Option<&'a AttemptExchange>,
+}
+
+impl Way<'_> {
+    /// What each running task gets, whose lanes are there.
+    async fn widenings(
+        &self,
+        new: &BTreeMap<TaskId, Arc<Inbox>>,
+        widened: BTreeMap<TaskId, Widened>,
+    ) -> Result<Vec<(Arc<Inbox>, Arc<Widening>)>, Error> {
+        let mut widenings = Vec::with_capacity(widened.len());
+        for (id, (first_channel, senders)) in widened {
+            let Some(inbox) = self.all.get(&id) else {
+                continue;
+            };
+            let joins = |to: SubtaskIdx| self.hand_over.joining.contains(&to);
+            let mut routes = local_routes(id, self.hand_over, new);
+            routes.extend(self.open_channels(id, joins).await?);
+            let widening = Widening {
+                hand_over: Arc::clone(self.hand_over),
+                first_channel,
+                looks_for_splits: looks_for_splits(self.hand_over, id),
+                routes,
+                senders,
+            };
+            widenings.push((Arc::clone(inbox), Arc::new(widening)));
+        }
+        Ok(widenings)
+    }
+
+    /// Ways to tasks elsewhere.
+    async fn open_channels(
+        &self,
+        id: TaskId,
+        wanted: impl Fn(SubtaskIdx) -> bool,
+    ) -> Result<Vec<(usize, SubtaskIdx, Outlet)>, Error> {
+        let (Some(exchange), Some(own)) = (self.exchange, self.all.get(&id)) else {
+            return Ok(Vec::new());
+        };
+        let mut channels = unopened(&self.hand_over.deployment, self.all, id);
+        channels.retain(|channel| wanted(channel.to));
+        let opening = channels.into_iter().map(|channel| async move {
+            let opened = exchange.open(channel.name, &channel.address, Arc::clone(own));
+            let outlet = Outlet::Remote(opened.await?);
+            Ok::<_, Error>((channel.edge, channel.to, outlet))
+        });
+        try_join_all(opening).await
+    }
 }
 
 fn looks_for_splits(hand_over: &HandOver, id: TaskId) -> bool {
@@ -350,7 +398,7 @@ fn widen_inbox(
     all: &BTreeMap<TaskId, Arc<Inbox>>,
     exchange: Option<&AttemptExchange>,
     added: &mut Added,
-) -> Result<(usize, Vec<((usize, SubtaskIdx), Upstream)>), Error> {
+) -> Result<Widened, Error> {
     let deployment = &hand_over.deployment;
     let graph = &deployment.graph;
     let Some(inbox) = all.get(&id) else {
@@ -404,27 +452,6 @@ fn local_routes(
         }
     }
     routes
-}
-
-/// Ways to tasks elsewhere.
-async fn open_channels(
-    id: TaskId,
-    hand_over: &HandOver,
-    all: &BTreeMap<TaskId, Arc<Inbox>>,
-    exchange: Option<&AttemptExchange>,
-    wanted: impl Fn(SubtaskIdx) -> bool,
-) -> Result<Vec<(usize, SubtaskIdx, Outlet)>, Error> {
-    let (Some(exchange), Some(own)) = (exchange, all.get(&id)) else {
-        return Ok(Vec::new());
-    };
-    let mut channels = super::building::unopened(&hand_over.deployment, all, id);
-    channels.retain(|channel| wanted(channel.to));
-    let opening = channels.into_iter().map(|channel| async move {
-        let opened = exchange.open(channel.name, &channel.address, Arc::clone(own));
-        let outlet = Outlet::Remote(opened.await?);
-        Ok::<_, Error>((channel.edge, channel.to, outlet))
-    });
-    try_join_all(opening).await
 }
 
 /// First markers of the slots of tasks that join (X3): whoever published under these names is fenced.

@@ -4,11 +4,14 @@
 //! tasks have ended or failed, for a coordinator that comes later (F1).
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use streamforge_core::ids::{Generation, SubtaskIdx, TaskId};
 use streamforge_core::messages::{Event, Stamp};
 use tokio::sync::mpsc;
+
+/// Events that a task may be ahead of the coordinator.
+const EVENTS_MAX: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -41,6 +44,17 @@ impl Outbox {
         Self {
             state: Mutex::new(state),
         }
+    }
+
+    /// Begins to stamp what is sent to the second, and passes it on.
+    pub fn begin(
+        stamp: &Stamp,
+        to_coordinator: mpsc::Sender<(Stamp, Event)>,
+    ) -> (Arc<Self>, mpsc::Sender<Event>) {
+        let (events, stamped) = mpsc::channel(EVENTS_MAX);
+        let outbox = Arc::new(Self::new(stamp.clone()));
+        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
+        (outbox, events)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,8 +147,8 @@ impl Outbox {
 }
 
 /// Stamps events until the attempt and all its tasks are gone.
-pub async fn stamp_events(
-    outbox: std::sync::Arc<Outbox>,
+async fn stamp_events(
+    outbox: Arc<Outbox>,
     mut events: mpsc::Receiver<Event>,
     to_coordinator: mpsc::Sender<(Stamp, Event)>,
 ) {
