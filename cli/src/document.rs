@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use streamforge_plan::{Loaded, Problem};
 
 use crate::args::DocumentArgs;
-use crate::exit::WrongDocument;
+use crate::exit::{WrongDocument, printable};
 
 /// A document without mistakes.
 #[derive(Debug)]
@@ -40,10 +40,18 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
     let file = args.job.display().to_string();
     let bytes = read(&args.job).with_context(|| format!("read {file}"))?;
     if bytes.len() > FILE_BYTES_MAX {
-        bail!("read {file}: it is longer than a document may be, {FILE_BYTES_MAX} bytes");
+        let message = format!("it is longer than a document may be, {FILE_BYTES_MAX} bytes");
+        return Ok(Err(vec![whole(&file, (1, 1), message)]));
     }
-    let Ok(text) = String::from_utf8(bytes) else {
-        bail!("read {file}: it is not UTF-8")
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let read = error.utf8_error().valid_up_to();
+            let before = error.as_bytes().get(..read).unwrap_or_default();
+            let before = String::from_utf8_lossy(before);
+            let place = place_behind(&before);
+            return Ok(Err(vec![whole(&file, place, "it is not UTF-8".to_owned())]));
+        }
     };
     let loaded = match streamforge_plan::load(&text, &file) {
         Ok(loaded) => loaded,
@@ -62,7 +70,7 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
     forget_headers_of_kafka(&mut root);
     for setting in settings {
         if let Err(error) = set(&mut root, setting) {
-            eprintln!("--set {setting}: {error}");
+            eprintln!("{}", printable(&format!("--set {setting}: {error}")));
             return Err(WrongDocument { problems_n: 1 }.into());
         }
     }
@@ -84,6 +92,24 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
     })
 }
 
+/// A mistake of the document as a whole.
+fn whole(file: &str, (line, column): (usize, usize), message: String) -> Problem {
+    Problem {
+        file: file.to_owned(),
+        line,
+        column,
+        path: String::new(),
+        message,
+        hint: None,
+    }
+}
+
+/// Line and column of what follows this text.
+fn place_behind(text: &str) -> (usize, usize) {
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    (text.matches('\n').count() + 1, last.chars().count() + 1)
+}
+
 /// Reads and checks a document; mistakes are printed and end the command.
 pub fn open(args: &DocumentArgs, more: &[String]) -> Result<Document> {
     match check(args, more)? {
@@ -101,20 +127,21 @@ pub fn open(args: &DocumentArgs, more: &[String]) -> Result<Document> {
 /// Prints mistakes to stderr, one after the other.
 pub fn print_problems(problems: &[Problem]) {
     for problem in problems {
-        if problem.line > 0 {
-            eprintln!("{problem}");
-        } else {
-            let Problem {
-                file,
-                path,
-                message,
-                ..
-            } = problem;
-            eprintln!("{file}: {path}: {message}");
-            if let Some(hint) = &problem.hint {
-                eprintln!("    {hint}");
+        let text = match problem.line {
+            0 => {
+                let Problem {
+                    file,
+                    path,
+                    message,
+                    hint,
+                    ..
+                } = problem;
+                let hint = hint.as_deref().map(|hint| format!("\n    {hint}"));
+                format!("{file}: {path}: {message}{}", hint.unwrap_or_default())
             }
-        }
+            _ => problem.to_string(),
+        };
+        eprintln!("{}", printable(&text));
     }
 }
 

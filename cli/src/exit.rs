@@ -1,8 +1,10 @@
 //! How a command ends.
 //!
-//! Owns: the exit codes of streamjob.md and the errors that carry them. Bad or late rows do not
+//! Owns: the exit codes of streamjob.md, the errors that carry them, and what of an error's text reaches a
+//! terminal. Bad or late rows do not
 //! change a code.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -62,7 +64,7 @@ pub fn report(result: anyhow::Result<Outcome>) -> ExitCode {
         Err(error) => error,
     };
     if error.downcast_ref::<WrongDocument>().is_some() {
-        eprintln!("{error}");
+        eprintln!("{}", printable(&error.to_string()));
         return ExitCode::from(WRONG_DOCUMENT);
     }
     // A reader that had enough (`| head`) is no failure of ours.
@@ -74,6 +76,34 @@ pub fn report(result: anyhow::Result<Outcome>) -> ExitCode {
     if broken_pipe {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", printable(&format!("{error:#}")));
     ExitCode::from(FAILED)
+}
+
+/// The text with its control characters written out, but for ends of lines: a document must not
+/// command the terminal that its mistakes are printed to.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() && c != '\n';
+    if !text.contains(commands) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| match commands(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_written_out_and_lines_stay() {
+        assert_eq!(printable("plain é\nline"), "plain é\nline");
+        assert_eq!(
+            printable("\u{1b}[31m\u{9b}2J\ttab\r\u{7f}"),
+            "\\u{1b}[31m\\u{9b}2J\\ttab\\r\\u{7f}"
+        );
+    }
 }

@@ -9,16 +9,18 @@ use std::fmt;
 
 use anyhow::{Context as _, Result};
 use streamforge_core::ids::JobId;
-use streamforge_core::job_graph::JobGraph;
+use streamforge_core::job_graph::{JobGraph, OperatorKind};
 use streamforge_core::manifest::Manifest;
 
 use crate::table::Table;
 use streamforge_taskmanager::connectors::files::sink::name_prefix;
 use streamforge_taskmanager::connectors::registry::Surroundings;
+use streamforge_taskmanager::connectors::registry::again::RecordLimit;
 
 mod aggregate;
 mod aggregation;
 mod array;
+mod bad;
 mod cell;
 mod graph;
 mod group;
@@ -29,12 +31,12 @@ mod multiset;
 mod oracle;
 mod published;
 mod show;
+mod sketch;
 mod window;
 
 pub use ledger::Ledger;
 pub use multiset::Difference;
 
-use cell::Cell;
 use late::LateLog;
 use multiset::Side;
 use oracle::{Expected, Oracle};
@@ -102,6 +104,7 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
     let splits_n: usize = newest.sources.values().map(Vec::len).sum();
     let compile = |expr: &_, columns: &[_]| Ok(streamforge_plan::compile(expr, columns)?);
     let mut oracle = Oracle::new(finished.graph, &compile, late, splits_n == 1)?;
+    limit_sinks(&mut oracle, &finished.surroundings).await?;
     let mut findings = Vec::new();
     for manifest in finished.manifests {
         let wrong = ledger::check_balance(oracle.nodes(), &manifest.ledger);
@@ -137,6 +140,19 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
     })
 }
 
+/// Tells the oracle what the topics of its sinks take.
+async fn limit_sinks(oracle: &mut Oracle<'_>, surroundings: &Surroundings) -> Result<()> {
+    let operators = oracle.nodes().iter().map(|node| node.operator);
+    for (idx, operator) in operators.collect::<Vec<_>>().into_iter().enumerate() {
+        if let OperatorKind::Sink(spec) = &operator.kind
+            && let Some(limit) = RecordLimit::of(spec, surroundings).await?
+        {
+            oracle.limit_sink(idx, limit);
+        }
+    }
+    Ok(())
+}
+
 /// Compares one sink, or says why not.
 async fn compare(
     expected: Expected<'_>,
@@ -146,7 +162,7 @@ async fn compare(
         uid,
         spec,
         rows,
-        not_compared,
+        bad,
     } = expected;
     let Some(mut rows) = rows else {
         let kind = &spec.connector.kind;
@@ -167,8 +183,8 @@ async fn compare(
     }
     let files_n = published
         .read(&mut |row, sign| {
-            if let Some(cell) = not_compared.and_then(|idx| row.get_mut(idx)) {
-                *cell = Cell::Null;
+            if let Some(bad) = bad {
+                bad.settle(row);
             }
             rows.add(Side::Found, row, sign);
         })

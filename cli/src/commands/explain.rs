@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::print;
 use crate::args::{ExplainArgs, ExplainOutput};
 use crate::document;
-use crate::exit::Outcome;
+use crate::exit::{Outcome, printable};
 
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> Result<Outcome> {
@@ -17,5 +17,5 @@ pub fn run(args: &ExplainArgs) -> Result<Outcome> {
         ExplainOutput::Dot => streamforge_plan::explain_dot(loaded),
     };
     document::print_problems(&loaded.notes);
-    print(&text)
+    print(&printable(&text))
 }

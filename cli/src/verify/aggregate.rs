@@ -5,13 +5,14 @@
 //! with the engine's accumulators. Start at: [`Acc`].
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use arrow::datatypes::i256;
 use streamforge_core::data_type::DataType;
 use streamforge_core::job_graph::{AggregateCall, AggregateFunction};
 
 use super::cell::Cell;
+use super::sketch;
 
 /// Longest `array_agg`; a longer one makes its group bad.
 const ARRAY_AGG_ITEMS_MAX: usize = 10_000;
@@ -26,6 +27,8 @@ pub enum Acc {
     Count(u64),
     /// Which values, as bytes.
     Distinct(HashSet<Box<[u8]>>),
+    /// The values themselves, by their bytes.
+    Approx(BTreeMap<Box<[u8]>, Cell>),
     /// Whole numbers and decimals.
     Exact {
         /// Their sum.
@@ -73,9 +76,8 @@ impl Acc {
             .is_some_and(|arg| matches!(arg.data_type, DataType::Real | DataType::Double));
         match call.function {
             AggregateFunction::Count => Acc::Count(0),
-            AggregateFunction::CountDistinct | AggregateFunction::ApproxDistinct => {
-                Acc::Distinct(HashSet::new())
-            }
+            AggregateFunction::CountDistinct => Acc::Distinct(HashSet::new()),
+            AggregateFunction::ApproxDistinct => Acc::Approx(BTreeMap::new()),
             AggregateFunction::Sum | AggregateFunction::Avg if !float => Acc::Exact {
                 sum: i256::ZERO,
                 n: 0,
@@ -143,6 +145,11 @@ impl Acc {
                 value.encode(&mut bytes);
                 seen.insert(bytes.into());
             }
+            (Acc::Approx(seen), value) => {
+                let mut bytes = Vec::new();
+                value.encode(&mut bytes);
+                seen.entry(bytes.into()).or_insert_with(|| value.clone());
+            }
             (Acc::Exact { sum, n }, Cell::Int(value)) => {
                 *sum = sum.wrapping_add(i256::from_i128(*value));
                 *n += 1;
@@ -174,6 +181,12 @@ impl Acc {
         match self {
             Acc::Count(n) => Ok(Cell::Int(n.into())),
             Acc::Distinct(seen) => Ok(Cell::Int(seen.len() as i128)),
+            Acc::Approx(seen) => {
+                let values: Vec<Cell> = seen.into_values().collect();
+                let arg = call.arg.as_ref().ok_or(BadGroup)?;
+                let estimate = sketch::estimate(&values, &arg.data_type);
+                estimate.map(Cell::Int).map_err(|_| BadGroup)
+            }
             Acc::Exact { n: 0, .. } => Ok(Cell::Null),
             Acc::Exact { sum, n } if call.function == AggregateFunction::Avg => {
                 mean(sum, n, call).map(Cell::Int)
@@ -250,22 +263,36 @@ fn statistic(values: &[f64], function: AggregateFunction) -> Cell {
         return Cell::Null;
     }
     let sum = sum(values.iter().copied());
-    let mean = sum / n;
+    let mean = if sum.is_finite() {
+        sum / n
+    } else {
+        self::sum(values.iter().map(|value| value / n))
+    };
     // The mean is rounded: what its error adds to the squares is taken out again, so that equal
     // values deviate by nothing.
     let squares = || {
         let lost = self::sum(values.iter().map(|value| value - mean));
-        self::sum(values.iter().map(|value| (value - mean) * (value - mean))) - lost * lost / n
+        let squares = self::sum(values.iter().map(|value| (value - mean) * (value - mean)));
+        if squares.is_infinite() {
+            squares
+        } else {
+            squares - lost * lost / n
+        }
     };
     match function {
         AggregateFunction::Sum => Cell::Float(sum),
-        AggregateFunction::Avg => Cell::Float(mean),
+        AggregateFunction::Avg => Cell::Float(sum / n),
         AggregateFunction::VarPop => Cell::Float(squares() / n),
-        AggregateFunction::StddevPop => Cell::Float((squares() / n).max(0.0).sqrt()),
+        AggregateFunction::StddevPop => Cell::Float(root(squares() / n)),
         _ if values.len() < 2 => Cell::Null,
-        AggregateFunction::StddevSamp => Cell::Float((squares() / (n - 1.0)).max(0.0).sqrt()),
+        AggregateFunction::StddevSamp => Cell::Float(root(squares() / (n - 1.0))),
         _ => Cell::Float(squares() / (n - 1.0)),
     }
+}
+
+/// Rounding may leave a variance of nothing below 0; one that is NaN stays it.
+fn root(variance: f64) -> f64 {
+    if variance < 0.0 { 0.0 } else { variance.sqrt() }
 }
 
 /// Sum with the rounding errors summed apart (Neumaier), so that order does not show.

@@ -3,7 +3,8 @@
 //! Owns: matching records with the late log. Rows of one record (after an unnest) share a position; if
 //! only some of them are late it is the last ones, because a watermark only rises.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
@@ -15,7 +16,7 @@ use streamforge_taskmanager::engine::types;
 use super::array::array;
 use super::cell::{Cell, cells};
 use super::group::{Groups, Record, Row};
-use super::late::{Entry, OperatorLate, Position};
+use super::late::{Entry, OperatorLate, Position, of_window};
 use super::window::Window;
 
 /// Defects of the late log told in full.
@@ -33,6 +34,8 @@ pub struct Aggregation<'g> {
     /// Pairs that the late log may mean. No window: a session, found later.
     suspects: HashMap<(String, Position, Option<Window>), Vec<Suspect>>,
     suspects_n: usize,
+    /// Rows of the suspects, a batch for each batch that had some.
+    rows: Vec<StreamBatch>,
     passed: u64,
 }
 
@@ -42,8 +45,11 @@ struct Suspect {
     record_n: usize,
     record: Record,
     windows_n: usize,
-    row: StreamBatch,
+    row: KeptRow,
 }
+
+/// Number of a batch in [`Aggregation::rows`], and of a row in it.
+type KeptRow = (usize, u32);
 
 /// What became of all records.
 #[derive(Default)]
@@ -89,6 +95,7 @@ impl<'g> Aggregation<'g> {
             late,
             suspects: HashMap::new(),
             suspects_n: 0,
+            rows: Vec::new(),
             passed: 0,
         })
     }
@@ -128,6 +135,7 @@ impl<'g> Aggregation<'g> {
         };
         let (keys_n, filters_n) = (self.keys.len(), self.filters.iter().flatten().count());
         let mut windows = Vec::new();
+        let mut suspected: Vec<u32> = Vec::new();
         for (idx, ts) in times.values().iter().enumerate() {
             let (mut filter, mut arg) = (keys_n, keys_n + filters_n);
             let next = |at: &mut usize| {
@@ -152,12 +160,18 @@ impl<'g> Aggregation<'g> {
                 .as_mut()
                 .context("no record comes after the results")?;
             groups.windows_of(*ts, &mut windows);
-            if !self.suspect(batch, idx, &record, &windows)? {
+            let row = (self.rows.len(), u32::try_from(suspected.len())?);
+            if self.suspect(batch, idx, row, &record, &windows) {
+                suspected.push(u32::try_from(idx)?);
+            } else {
                 self.passed += 1;
                 if let Some(groups) = &mut self.groups {
                     groups.add(&record, &windows);
                 }
             }
+        }
+        if !suspected.is_empty() {
+            self.rows.push(batch.take(&UInt32Array::from(suspected))?);
         }
         Ok(())
     }
@@ -167,27 +181,25 @@ impl<'g> Aggregation<'g> {
         &mut self,
         batch: &StreamBatch,
         idx: usize,
+        row: KeptRow,
         record: &Record,
         windows: &[Window],
-    ) -> Result<bool> {
+    ) -> bool {
         let Some(origin) = &batch.origin else {
-            return Ok(false);
-        };
-        let Some(positions) = self.late.source(&origin.source) else {
-            return Ok(false);
+            return false;
         };
         let position = (origin.row.value(idx), origin.offset.value(idx));
-        let Some(entries) = positions.get(&position) else {
-            return Ok(false);
+        let positions = self.late.source(&origin.source);
+        let Some(entries) = positions.and_then(|positions| positions.get(&position)) else {
+            return false;
         };
         let record_n = self.suspects_n;
         self.suspects_n += 1;
-        let row = batch.take(&UInt32Array::from(vec![u32::try_from(idx)?]))?;
         let suspect = |windows_n| Suspect {
             record_n,
             record: record.clone(),
             windows_n,
-            row: row.clone(),
+            row,
         };
         let source = origin.source.to_string();
         if matches!(self.spec.window, WindowSpec::Session { .. }) {
@@ -195,14 +207,14 @@ impl<'g> Aggregation<'g> {
                 .entry((source, position, None))
                 .or_default()
                 .push(suspect(1));
-            return Ok(true);
+            return true;
         }
         let (missed, open): (Vec<Window>, Vec<Window>) = windows
             .iter()
-            .partition(|window| entries.iter().any(|e| e.window == **window));
+            .partition(|window| !of_window(entries, **window).is_empty());
         // The log speaks of other windows only: the caller counts the record, once.
         if missed.is_empty() {
-            return Ok(false);
+            return false;
         }
         for window in &missed {
             let key = (source.clone(), position, Some(*window));
@@ -214,7 +226,7 @@ impl<'g> Aggregation<'g> {
         if let Some(groups) = &mut self.groups {
             groups.add(record, &open);
         }
-        Ok(true)
+        true
     }
 
     /// All records are in: decides the pairs set aside.
@@ -226,17 +238,12 @@ impl<'g> Aggregation<'g> {
         let mut missed_n: HashMap<usize, (usize, usize)> = HashMap::new();
         let mut wrong: Vec<String> = Vec::new();
         let mut explained = 0;
-        let mut late_rows: Vec<(StreamBatch, Entry)> = Vec::new();
+        let mut late_rows: BTreeMap<usize, Vec<(u32, Entry)>> = BTreeMap::new();
         for ((source, position, window), pairs) in std::mem::take(&mut self.suspects) {
-            let entries: Vec<Entry> = self
-                .late
-                .source(&source)
-                .and_then(|positions| positions.get(&position))
-                .into_iter()
-                .flatten()
-                .filter(|entry| window.is_none_or(|window| window == entry.window))
-                .copied()
-                .collect();
+            let positions = self.late.source(&source);
+            let entries = positions.and_then(|positions| positions.get(&position));
+            let entries = entries.map(Vec::as_slice).unwrap_or_default();
+            let entries = window.map_or(entries, |window| of_window(entries, window));
             explained += entries.len().min(pairs.len());
             let counted_n = pairs.len().saturating_sub(entries.len());
             for (idx, pair) in pairs.into_iter().enumerate() {
@@ -250,20 +257,23 @@ impl<'g> Aggregation<'g> {
                     Some(entry) => {
                         fate.0 += 1;
                         wrong.extend(self.fault(&pair.record, entry));
-                        late_rows.push((pair.row, *entry));
+                        settled.late_windows += 1;
+                        let (batch, row) = pair.row;
+                        late_rows.entry(batch).or_default().push((row, *entry));
                     }
                 }
             }
         }
-        settled.late_windows = late_rows.len() as u64;
         settled.late = missed_n
             .values()
             .filter(|(missed, all)| missed == all)
             .count() as u64;
         settled.passed += missed_n.len() as u64 - settled.late;
-        for (row, entry) in late_rows {
-            settled.late_rows.push(self.late_row(&row, entry)?);
+        for (batch, missed) in late_rows {
+            let rows = self.rows.get(batch).context("kept with its suspects")?;
+            settled.late_rows.push(self.late_rows(rows, &missed)?);
         }
+        self.rows.clear();
         if explained < self.late.len() {
             wrong.push(format!(
                 "{} entries name no record of its input in a window it belongs to",
@@ -303,20 +313,27 @@ impl<'g> Aggregation<'g> {
         (!touches).then(|| format!("a record at {} does not touch that session", record.ts))
     }
 
-    fn late_row(&self, row: &StreamBatch, entry: Entry) -> Result<StreamBatch> {
-        let columns = late_columns(&self.spec.input);
-        let schema = types::schema(&columns);
-        let mut arrays = row.rows.columns().to_vec();
-        for time in [entry.window.start, entry.window.end, entry.watermark] {
+    fn late_rows(&self, kept: &StreamBatch, missed: &[(u32, Entry)]) -> Result<StreamBatch> {
+        let picks: UInt32Array = missed.iter().map(|(row, _)| *row).collect();
+        let rows = kept.take(&picks)?;
+        let mut arrays = rows.rows.columns().to_vec();
+        let times: [fn(&Entry) -> i64; 3] = [|e| e.window.start, |e| e.window.end, |e| e.watermark];
+        for time in times {
             let data_type = types::arrow_type(&streamforge_core::data_type::DataType::Timestamp);
-            arrays.push(array(&[Cell::Int(time.into())], &data_type)?);
+            let times = missed
+                .iter()
+                .map(|(_, entry)| Cell::Int(time(entry).into()));
+            arrays.push(array(&times.collect::<Vec<_>>(), &data_type)?);
         }
-        let origin = row.origin.as_ref();
-        let source: StringArray = std::iter::once(origin.map(|o| o.source.to_string())).collect();
-        let position: StringArray = std::iter::once(origin.map(|o| o.position(0))).collect();
-        arrays.push(std::sync::Arc::new(source));
-        arrays.push(std::sync::Arc::new(position));
-        Ok(row.with_rows(RecordBatch::try_new(schema, arrays)?))
+        let origin = rows.origin.as_ref();
+        let source = |_| origin.map(|origin| origin.source.to_string());
+        let position = |row| origin.map(|origin| origin.position(row));
+        let sources: StringArray = (0..rows.len()).map(source).collect();
+        let positions: StringArray = (0..rows.len()).map(position).collect();
+        arrays.push(Arc::new(sources));
+        arrays.push(Arc::new(positions));
+        let schema = types::schema(&late_columns(&self.spec.input));
+        Ok(rows.with_rows(RecordBatch::try_new(schema, arrays)?))
     }
 
     /// The results; there are no records after this.

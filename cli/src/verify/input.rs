@@ -68,7 +68,7 @@ async fn read_source(
         known: splits.clone(),
         job: None,
     };
-    let mut reader = registry::open_reader(operator, spec, place, surroundings)?;
+    let mut reader = registry::again::reader(operator, spec, place, surroundings)?;
     reader.assign(splits).await?;
     loop {
         match reader.next().await? {

@@ -5,7 +5,7 @@
 //! every entry: the record is there, the window is one of its own, the watermark had passed it, and in
 //! a job of one split the watermark was no higher than the rows before the record allow.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io::Cursor;
 
 use anyhow::{Context as _, Result, ensure};
@@ -38,8 +38,8 @@ pub struct OperatorLate {
 #[derive(Debug, Default)]
 pub struct LateLog {
     operators: HashMap<String, OperatorLate>,
-    positions: HashMap<String, BTreeSet<Position>>,
-    highest: HashMap<(String, Position), i64>,
+    /// The highest watermark under which a record was judged, by source.
+    highest: HashMap<String, HashMap<Position, i64>>,
     entries_n: u64,
 }
 
@@ -105,25 +105,11 @@ impl LateLog {
 
     /// Adds one entry.
     pub fn add(&mut self, operator: &str, source: &str, position: Position, entry: Entry) {
-        let sources = &mut self
-            .operators
-            .entry(operator.to_owned())
-            .or_default()
-            .sources;
-        sources
-            .entry(source.to_owned())
-            .or_default()
-            .entry(position)
-            .or_default()
-            .push(entry);
-        self.positions
-            .entry(source.to_owned())
-            .or_default()
-            .insert(position);
-        let highest = self
-            .highest
-            .entry((source.to_owned(), position))
-            .or_insert(i64::MIN);
+        let of_operator = of_name(&mut self.operators, operator);
+        let positions = of_name(&mut of_operator.sources, source);
+        positions.entry(position).or_default().push(entry);
+        let of_source = of_name(&mut self.highest, source);
+        let highest = of_source.entry(position).or_insert(i64::MIN);
         *highest = entry.watermark.max(*highest);
         self.entries_n += 1;
     }
@@ -144,6 +130,9 @@ impl LateLog {
                 }
             }
         }
+        for entries in all.sources.values_mut().flat_map(HashMap::values_mut) {
+            entries.sort_by_key(|entry| entry.window);
+        }
         all
     }
 
@@ -156,14 +145,21 @@ impl LateLog {
 
     /// The highest watermark under which this record was judged, if it was late at all.
     pub fn watermark_of(&self, source: &str, position: Position) -> Option<i64> {
-        let late = self.positions.get(source)?.contains(&position);
-        late.then(|| self.highest.get(&(source.to_owned(), position)).copied())
-            .flatten()
+        self.highest.get(source)?.get(&position).copied()
     }
 }
 
+/// The value under a name, which is copied only where it is new.
+fn of_name<'m, T: Default>(map: &'m mut HashMap<String, T>, name: &str) -> &'m mut T {
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), T::default());
+    }
+    map.get_mut(name)
+        .expect("it was put in if it was not there")
+}
+
 impl OperatorLate {
-    /// The records of one source that missed windows.
+    /// The records of one source that missed windows, each with its entries by window.
     pub fn source(&self, source: &str) -> Option<&HashMap<Position, Vec<Entry>>> {
         self.sources.get(source)
     }
@@ -176,6 +172,13 @@ impl OperatorLate {
             .map(Vec::len)
             .sum()
     }
+}
+
+/// The entries of one window among those of a record. An unnest may have made many rows of it.
+pub fn of_window(entries: &[Entry], window: Window) -> &[Entry] {
+    let from = entries.partition_point(|entry| entry.window < window);
+    let to = entries.partition_point(|entry| entry.window <= window);
+    entries.get(from..to).unwrap_or_default()
 }
 
 fn position(text: &str) -> Result<Position> {

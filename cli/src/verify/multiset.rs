@@ -4,8 +4,8 @@
 //! saying which rows are missing, extra or wrong. Order never counts. A changelog is folded by adding
 //! its rows with signs. Start at: [`Multiset`].
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
 
 use super::cell::Cell;
 
@@ -45,10 +45,41 @@ type Counted = (Vec<Cell>, i64);
 struct Balance {
     /// Expected less found, of rows without floats.
     net: i64,
-    /// Rows with floats that found no partner yet: their floats, and how many (negative: found).
-    loose: Vec<(Box<[f64]>, i64)>,
+    /// Rows with floats that found no partner yet, by the sum of these.
+    loose: BTreeMap<Total, Vec<Loose>>,
     /// A row of these values, for the report.
     sample: Option<Box<[Cell]>>,
+}
+
+/// The floats of a row, and how many of it (negative: found).
+type Loose = (Box<[f64]>, i64);
+
+/// A finite number, by its order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Total(f64);
+
+impl Eq for Total {}
+
+impl PartialOrd for Total {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Total {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// The sum of a row's finite floats, and how far from it that of a row that agrees can be.
+fn total(floats: &[f64]) -> (Total, f64) {
+    let finite = || floats.iter().filter(|value| value.is_finite());
+    // Halves, so that no sum is infinite; -0 is no sum.
+    let halves = 0.5 / floats.len().max(1) as f64;
+    let sum: f64 = finite().map(|value| value * halves).sum();
+    let magnitude: f64 = finite().map(|value| value.abs() * halves).sum();
+    (Total(sum + 0.0), 2.0 * FLOAT_TOLERANCE * magnitude)
 }
 
 /// How two sides differ.
@@ -175,17 +206,28 @@ impl Balance {
             self.net += net;
             return;
         }
-        self.loose.retain_mut(|(others, n)| {
-            let opposite = n.signum() == -net.signum();
-            if net != 0 && opposite && agree(floats, others) {
-                let cancelled = net.abs().min(n.abs()) * net.signum();
-                *n += cancelled;
-                net -= cancelled;
+        let (at, slack) = total(floats);
+        let near = Total(at.0 - slack)..=Total(at.0 + slack);
+        let mut empty = Vec::new();
+        for (total, rows) in self.loose.range_mut(near) {
+            rows.retain_mut(|(others, n)| {
+                let opposite = n.signum() == -net.signum();
+                if net != 0 && opposite && agree(floats, others) {
+                    let cancelled = net.abs().min(n.abs()) * net.signum();
+                    *n += cancelled;
+                    net -= cancelled;
+                }
+                *n != 0
+            });
+            if rows.is_empty() {
+                empty.push(*total);
             }
-            *n != 0
-        });
+        }
+        for total in empty {
+            self.loose.remove(&total);
+        }
         if net != 0 {
-            self.loose.push((floats.into(), net));
+            self.loose.entry(at).or_default().push((floats.into(), net));
         }
     }
 
@@ -201,10 +243,8 @@ impl Balance {
                 .map(|cell| with_floats(cell, &mut floats))
                 .collect()
         };
-        self.loose
-            .iter()
-            .map(|(floats, n)| (with(floats), *n))
-            .collect()
+        let rows = self.loose.values().flatten();
+        rows.map(|(floats, n)| (with(floats), *n)).collect()
     }
 }
 
@@ -312,6 +352,30 @@ mod tests {
                 found: row(1, 1e6 + 1e-2)
             }]
         );
+    }
+
+    #[test]
+    fn rows_of_nothing_but_floats_find_their_partners_among_many() {
+        let row = |i: u32| vec![Cell::Float(f64::from(i) * 1e-3), Cell::Float(-f64::from(i))];
+        let many = 50_000;
+        let mut rows = Multiset::new(vec![]);
+        (0..many).for_each(|i| rows.add(Side::Expected, &row(i), 1));
+        for i in (0..many).rev() {
+            let mut found = row(i);
+            if let Cell::Float(value) = &mut found[0] {
+                *value *= 1.0 + 0.9e-9;
+            }
+            rows.add(Side::Found, &found, 1);
+        }
+        assert!(rows.difference().is_none());
+
+        let odd = [f64::NAN, f64::INFINITY, -0.0, f64::MAX, -f64::MAX].map(Cell::Float);
+        let mut rows = Multiset::new(vec![]);
+        rows.add(Side::Expected, &odd, 1);
+        let mut even = odd;
+        even[2] = Cell::Float(0.0);
+        rows.add(Side::Found, &even, 1);
+        assert!(rows.difference().is_none());
     }
 
     #[test]

@@ -17,10 +17,13 @@ use datafusion_physical_expr::PhysicalExpr;
 use streamforge_core::event_time::{EVENT_TIME_MAX, EVENT_TIME_MIN};
 use streamforge_core::job_graph::{Column, Expr, JobGraph, OperatorKind, Port, SinkSpec};
 use streamforge_core::manifest::Counters;
+use streamforge_taskmanager::connectors::formats::write::json_row;
+use streamforge_taskmanager::connectors::registry::again::RecordLimit;
 use streamforge_taskmanager::engine::batch::{BadRows, StreamBatch};
 use streamforge_taskmanager::engine::evaluate::{Evaluator, bad_rows, evaluate};
 use streamforge_taskmanager::engine::row_json::row_as_json;
 
+use super::bad::BadColumns;
 use super::graph::{Node, nodes};
 use super::group::Row;
 use super::late::LateLog;
@@ -30,7 +33,7 @@ mod rows;
 mod work;
 
 use rows::{add_rows, assemble, outside_years, result_rows};
-use work::{Work, plan_work, reason_column};
+use work::{Work, plan_work};
 
 /// Rows handed on at once.
 const BATCH_ROWS: usize = 8192;
@@ -57,8 +60,8 @@ pub struct Expected<'g> {
     pub spec: &'g SinkSpec,
     /// Its rows; `None`: a sink whose output cannot be read back.
     pub rows: Option<Multiset>,
-    /// A column whose words are the engine's own and not compared: the `reason` of a `.bad`.
-    pub not_compared: Option<usize>,
+    /// Where the words of a `.bad` stand, if it reads nothing else.
+    pub bad: Option<BadColumns>,
 }
 
 /// Everything the oracle has to say.
@@ -104,6 +107,13 @@ impl<'g> Oracle<'g> {
     /// The nodes, producers before consumers.
     pub fn nodes(&self) -> &[Node<'g>] {
         &self.nodes
+    }
+
+    /// What the topic of a sink takes; rows beyond that are expected in the sink's `.bad`.
+    pub fn limit_sink(&mut self, sink: usize, found: RecordLimit) {
+        if let Some(Work::Sink { limit, .. }) = self.work.get_mut(sink) {
+            *limit = Some(found);
+        }
     }
 
     /// Takes rows of a source, in the order of their split.
@@ -156,13 +166,13 @@ impl<'g> Oracle<'g> {
         }
         let sinks = self.nodes.iter().zip(self.work).filter_map(|(node, work)| {
             match (&node.operator.kind, work) {
-                (OperatorKind::Sink(spec), Work::Sink(rows)) => {
+                (OperatorKind::Sink(spec), Work::Sink { rows, bad, .. }) => {
                     let uid = node.operator.uid.0.as_str();
                     Some(Expected {
                         uid,
                         spec,
                         rows,
-                        not_compared: reason_column(node),
+                        bad,
                     })
                 }
                 _ => None,
@@ -231,7 +241,7 @@ impl<'g> Oracle<'g> {
         }
         match self.work.get_mut(idx).context("every node has its work")? {
             Work::Source { .. } | Work::Final { .. } => Ok(()),
-            Work::Sink(_) => self.on_sink_rows(idx, &batch),
+            Work::Sink { .. } => self.on_sink_rows(idx, &batch),
             Work::Union => {
                 self.counter(idx).passed += rows_n;
                 let columns = self.output(idx);
@@ -281,25 +291,40 @@ impl<'g> Oracle<'g> {
         }
     }
 
-    /// Rows that a sink cannot write so that they read back are bad; the others are expected in it.
+    /// Rows that a sink cannot write are bad; the others are expected in it.
     fn on_sink_rows(&mut self, idx: usize, batch: &StreamBatch) -> Result<()> {
-        let reason = self.nodes.get(idx).and_then(reason_column);
-        let Some(Work::Sink(Some(rows))) = self.work.get_mut(idx) else {
+        let Some(Work::Sink {
+            rows: Some(rows),
+            limit,
+            bad,
+        }) = self.work.get_mut(idx)
+        else {
             self.counter(idx).passed += batch.len() as u64;
             return Ok(());
         };
-        let outside = outside_years(&batch.rows)?;
-        let good = (0..batch.len()).filter(|row| !outside.contains(row));
-        let good: UInt32Array = good.filter_map(|row| u32::try_from(row).ok()).collect();
-        if outside.is_empty() {
-            add_rows(rows, &batch.rows, reason)?;
-        } else {
-            add_rows(rows, &batch.take(&good)?.rows, reason)?;
+        let refused = match limit {
+            Some(limit) => limit.refused(batch)?.into_iter().collect(),
+            None => outside_years(&batch.rows)?,
+        };
+        if refused.is_empty() {
+            add_rows(rows, &batch.rows, *bad)?;
+            self.counter(idx).passed += batch.len() as u64;
+            return Ok(());
         }
+        let good = (0..batch.len()).filter(|row| !refused.contains(row));
+        let good: UInt32Array = good.filter_map(|row| u32::try_from(row).ok()).collect();
+        add_rows(rows, &batch.take(&good)?.rows, *bad)?;
         self.counter(idx).passed += good.len() as u64;
-        self.counter(idx).bad += outside.len() as u64;
-        let bad = outside.into_iter().map(|row| (row, String::new()));
-        self.send_bad(idx, bad_rows(batch, bad.collect()))
+        self.counter(idx).bad += refused.len() as u64;
+        let mut bad = BadRows::default();
+        for row in refused {
+            let raw = json_row(&batch.rows, row);
+            let origin = batch.origin.as_ref();
+            let origin = origin.map(|origin| (&origin.source, origin.position(row)));
+            let time = batch.event_time.as_ref().map(|times| times.value(row));
+            bad.push(Some(&raw), String::new(), origin, time);
+        }
+        self.send_bad(idx, bad)
     }
 
     fn output(&self, idx: usize) -> &'g [Column] {

@@ -15,7 +15,7 @@ use super::cell::{Cell, cells};
 
 pub mod bucket;
 mod csv;
-mod json;
+pub mod json;
 pub mod topic;
 mod value;
 

@@ -7,14 +7,16 @@
 mod aggregate;
 mod at_time_zone;
 mod bounded;
+mod canonical;
 mod comparison;
 mod constant;
+mod date_trunc;
 mod float;
 mod functions;
+mod guard;
 mod keyword;
 mod lower;
 mod parse;
-mod precision;
 
 use std::sync::Arc;
 
@@ -28,6 +30,7 @@ use crate::stack::on_large_stack;
 
 pub(crate) use aggregate::{AggregateItem, Aggregates};
 pub use functions::function_reference;
+pub(crate) use keyword::check as check_words;
 pub(crate) use lower::Scope;
 pub(crate) use parse::{Parsed, columns_of, parse, quoted};
 

@@ -218,3 +218,43 @@ async fn an_at_least_once_job_loses_nothing() {
 
     assert_eq!(found(&to.committed()), oracle(&rows));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verify_expects_rows_over_the_limit_of_the_topic_in_bad() {
+    let broker = Broker::shared();
+    let to = broker
+        .topic("small", 2, &[("max.message.bytes", "1000")])
+        .await;
+    let (servers, topic) = (broker.servers(), &to.name);
+    let job = Workspace::new(&format!(
+        r#"apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: over-the-limit}}
+spec:
+  sources:
+  - name: rows
+    file: {{path: "in/*.ndjson"}}
+    format: {{json: {{}}}}
+    schema: [{{name: n, type: BIGINT}}, {{name: text, type: TEXT}}]
+  sinks:
+  - name: out
+    from: rows
+    kafka: {{bootstrapServers: "{servers}", topic: "{topic}"}}
+    format: {{json: {{}}}}
+  - {{name: bad, from: out.bad, file: {{path: out/bad/}}, format: {{json: {{}}}}}}
+"#
+    ));
+    // One of three is too long.
+    let row = |n: usize| {
+        let text = "x".repeat(if n.is_multiple_of(3) { 2_000 } else { 20 });
+        format!("{{\"n\":{n},\"text\":\"{text}\"}}\n")
+    };
+    job.write("in/rows.ndjson", (0..300).map(row).collect::<String>());
+
+    job.run(&[]).check_code(0);
+
+    assert_eq!(to.committed().0.len(), 200);
+    let bad = streamforge_process::Published::read(&job.path("out/bad"));
+    assert_eq!(bad.rows().len(), 100);
+    job.verify();
+}

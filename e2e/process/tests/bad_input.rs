@@ -72,6 +72,42 @@ fn broken_documents_exit_2_and_name_the_line() {
 }
 
 #[test]
+fn document_that_is_no_text_or_too_long_exits_2() {
+    let mut not_text = b"apiVersion: streamforge.io/v1alpha1\nkind: ".to_vec();
+    not_text.extend(b"\xff\xfe");
+    let too_long = vec![b'#'; (512 << 10) + 1];
+    for (document, named) in [
+        (not_text, "job.yaml:2:7: it is not UTF-8"),
+        (
+            too_long,
+            "job.yaml:1:1: it is longer than a document may be",
+        ),
+    ] {
+        let workspace = job_over(&[("a.ndjson", b"{\"id\":1}\n")]);
+        workspace.write("job.yaml", document);
+
+        let ended = workspace.run(&[]);
+
+        check_refused(&workspace, &ended, 2, named);
+        let validated = workspace.output("validate", &[]);
+        assert_eq!(validated.status.code(), Some(2));
+    }
+}
+
+#[test]
+fn control_characters_of_a_document_do_not_reach_the_terminal() {
+    let workspace = job_over(&[("a.ndjson", b"{\"id\":1}\n")]);
+    let document = JOB.replacen("id >= 0", "'\\e[31m\\x9b2J' = idd", 1);
+    workspace.write("job.yaml", document);
+
+    let ended = workspace.run(&[]);
+
+    check_refused(&workspace, &ended, 2, "\\u{1b}[31m");
+    let raw = ended.stderr.chars().find(|c| c.is_control() && *c != '\n');
+    assert_eq!(raw, None, "{}", ended.stderr);
+}
+
+#[test]
 fn document_that_is_not_there_is_an_error() {
     let workspace = job_over(&[]);
     std::fs::remove_file(workspace.path("job.yaml")).unwrap();

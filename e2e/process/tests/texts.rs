@@ -226,7 +226,7 @@ fn file_without_an_end_is_no_document() {
     let said = said(&workspace, &["validate", "/dev/zero"]);
 
     assert!(
-        said.contains("/dev/zero") && said.contains("exit code 1"),
+        said.contains("/dev/zero") && said.contains("exit code 2"),
         "{said}"
     );
 }

@@ -138,6 +138,8 @@ pub struct GeneratorReader {
     splits: Vec<Split>,
     made: u64,
     total: u64,
+    /// Whether rows wait for their time.
+    is_paced: bool,
     /// Begin of pacing and the rows made since.
     pace: Option<(Instant, u64)>,
 }
@@ -160,13 +162,24 @@ impl GeneratorReader {
             splits: Vec::new(),
             made: 0,
             total: 0,
+            is_paced: true,
             pace: None,
         })
     }
 
+    /// The same rows, without waiting.
+    #[must_use]
+    pub fn at_full_speed(self) -> Self {
+        Self {
+            is_paced: false,
+            ..self
+        }
+    }
+
     /// Rows that the pace allows now; sleeps until there are some.
     async fn allowance(&mut self) -> u64 {
-        let Some(per_second) = self.preset.rows_per_second() else {
+        let per_second = self.preset.rows_per_second().filter(|_| self.is_paced);
+        let Some(per_second) = per_second else {
             return ROWS_MAX;
         };
         let share = (per_second * self.splits.len() as u64)

@@ -3,6 +3,8 @@
 //! Owns: which connector stands behind which `kind`, and reading its block of the document. Start at:
 //! [`open_enumerator`], [`open_reader`], [`open_writer`], [`open_publisher`].
 
+pub mod again;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

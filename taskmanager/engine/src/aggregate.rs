@@ -331,6 +331,18 @@ fn argument(arg: Option<&ArrayRef>) -> Result<&ArrayRef, Error> {
     arg.ok_or_else(|| Error::State("the argument's column is missing".to_owned()))
 }
 
+/// More values than a group can have had.
+const COUNT_MAX: i64 = 1 << 53;
+
+/// Adds a stored number of values; one that no rows can have made is damaged.
+fn add_count(count: &mut i64, stored: i64) -> Result<(), Error> {
+    let both = count.checked_add(stored);
+    *count = both
+        .filter(|both| stored >= 0 && *both <= COUNT_MAX)
+        .ok_or_else(|| Error::State(format!("the stored rows are damaged: {stored} values")))?;
+    Ok(())
+}
+
 /// A state column as the array type it must have.
 fn typed<T: Array + 'static>(column: &ArrayRef) -> Result<&T, Error> {
     column

@@ -70,8 +70,8 @@ impl Isolation<'_> {
                     .evaluators
                     .get(idx)
                     .map_or("", |evaluator| &evaluator.sql);
-                self.bad
-                    .push((offset, format!("`{sql}`: {}", reason(&error))));
+                let text = format!("`{}`: {}", shown(sql), reason(&error));
+                self.bad.push((offset, text));
             }
             Err(_) => {
                 let half = length / 2;
@@ -80,6 +80,33 @@ impl Isolation<'_> {
             }
         }
     }
+}
+
+/// An expression as a person wrote it: a column of an aggregate's result has the call for its name,
+/// behind a `_`, in quotes.
+fn shown(sql: &str) -> String {
+    let mut out = String::with_capacity(sql.len());
+    let mut rest = sql;
+    while let Some((before, after)) = rest.split_once("\"_") {
+        out.push_str(before);
+        // A quote within a name is written twice.
+        let mut name = after;
+        loop {
+            let (part, behind) = name.split_once('"').unwrap_or((name, ""));
+            out.push_str(part);
+            name = behind;
+            match name.strip_prefix('"') {
+                Some(behind) => {
+                    out.push('"');
+                    name = behind;
+                }
+                None => break,
+            }
+        }
+        rest = name;
+    }
+    out.push_str(rest);
+    out
 }
 
 /// A short reason out of DataFusion's wrappings.
@@ -155,4 +182,19 @@ pub fn bad_rows(batch: &StreamBatch, bad: Vec<(usize, String)>) -> BadRows {
         rows.push(Some(raw.as_bytes()), reason, origin, time);
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn hidden_columns_are_shown_as_the_calls_they_stand_for() {
+        assert_eq!(shown("a / \"my b\""), "a / \"my b\"");
+        assert_eq!(
+            shown("\"_sum(v)\" / \"_count(*)\" + 1"),
+            "sum(v) / count(*) + 1"
+        );
+        assert_eq!(shown("1 / \"_sum(\"\"my b\"\")\""), "1 / sum(\"my b\")");
+    }
 }

@@ -55,8 +55,13 @@ fn value(array: &dyn Array, idx: usize) -> Value {
 }
 
 fn float(number: f64) -> Value {
-    serde_json::Number::from_f64(number)
-        .map_or_else(|| Value::String(number.to_string()), Value::Number)
+    // The words that sinks write and sources read.
+    let word = match number {
+        n if n.is_nan() => "NaN",
+        n if n > 0.0 => "Infinity",
+        _ => "-Infinity",
+    };
+    serde_json::Number::from_f64(number).map_or_else(|| word.into(), Value::Number)
 }
 
 fn display(array: &dyn Array, idx: usize) -> Value {

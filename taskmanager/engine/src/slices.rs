@@ -232,17 +232,16 @@ impl SliceStore {
         }
     }
 
-    /// Takes a part read back from the store; rows of slices that `is_live` denies are ignored.
+    /// Takes a part read back from the store; rows of slices that `is_live` denies are ignored. Its
+    /// error is that of a slice that cannot be.
     pub fn load(
         &mut self,
         part: StatePart,
-        is_live: impl Fn(SliceKey) -> bool,
+        is_live: impl Fn(SliceKey) -> Result<bool, Error>,
     ) -> Result<(), Error> {
         let rows = part.rows().map_err(Error::State)?;
         self.check_layout(&rows.rows)?;
-        let keys: BTreeSet<SliceKey> = slice_keys(&rows.rows)?
-            .filter(|key| is_live(*key))
-            .collect();
+        let keys = live_keys(&rows.rows, is_live)?;
         for key in &keys {
             self.slices.entry(*key).or_default();
         }
@@ -273,7 +272,8 @@ impl SliceStore {
             true => live.part.rows().map_or(0, |rows| rows.rows.num_rows()),
             false => 0,
         };
-        self.parts.sort_by_key(|live| std::cmp::Reverse(rows_n(live)));
+        self.parts
+            .sort_by_key(|live| std::cmp::Reverse(rows_n(live)));
         Ok(())
     }
 
@@ -418,13 +418,24 @@ fn number_column(rows: &RecordBatch, idx: usize) -> Result<&Int64Array, Error> {
         .ok_or_else(|| Error::State("a part without slice numbers".to_owned()))
 }
 
-fn slice_keys(rows: &RecordBatch) -> Result<impl Iterator<Item = SliceKey> + '_, Error> {
+/// The live slices of stored rows, each judged once.
+fn live_keys(
+    rows: &RecordBatch,
+    is_live: impl Fn(SliceKey) -> Result<bool, Error>,
+) -> Result<BTreeSet<SliceKey>, Error> {
     let (slices, firsts) = (number_column(rows, 0)?, number_column(rows, 1)?);
     let key = |(slice, first): (&i64, &i64)| SliceKey {
         slice: *slice,
         first: *first,
     };
-    Ok(slices.values().iter().zip(firsts.values()).map(key))
+    let all = slices.values().iter().zip(firsts.values()).map(key);
+    let all: BTreeSet<SliceKey> = all.collect();
+    let judged = all.into_iter().map(|key| Ok((key, is_live(key)?)));
+    let live = judged.filter_map(|judged| match judged {
+        Ok((key, live)) => live.then_some(Ok(key)),
+        Err(error) => Some(Err(error)),
+    });
+    live.collect()
 }
 
 fn rows_of_slice(shape: &TableShape, part: &StatePart, key: SliceKey) -> Result<TableRows, Error> {

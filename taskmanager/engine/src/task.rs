@@ -31,6 +31,7 @@ use crate::operator::{Operator, OperatorSnapshot, RestoredState};
 use crate::operators::source::SourceOperator;
 use crate::operators::{Named, count};
 use crate::source::SourceBatch;
+use crate::watermark::Promise;
 use build::Node;
 use hand_over::HandOverState;
 use out_edge::{JoinStep, OutEdge};
@@ -292,9 +293,9 @@ impl TaskCore {
     fn on_lane(&mut self, operator: usize) -> Result<(), Error> {
         if self.hand_over.is_frozen()
             && let Some(node) = self.nodes.get_mut(operator)
-            && let Some(minimum) = node.lanes.minimum()
         {
-            node.floor.advance(minimum);
+            let (Promise::Watermark(promised) | Promise::Idle(promised)) = node.lanes.promise();
+            node.floor.advance(promised);
         }
         self.propagate()
     }

@@ -1,7 +1,9 @@
 //! Watermarks of splits and of operators with several inputs.
 //!
 //! Owns: how watermarks combine. A split's is the largest event time seen less the allowed disorder;
-//! a reader's is the minimum over its live splits; an operator's the minimum over its live inputs.
+//! a reader's is the minimum over its live splits; an operator's the minimum over its live inputs. Where
+//! none is live, nothing holds the watermark back and it is the largest that any of them has reached:
+//! in which order they ended or went idle does not show.
 //!
 //! Invariants: T1 a watermark never goes back; T2 an idle split or input is left out of the minimum
 //! only when its reader asked and was told there is nothing, for the whole `idleTimeout`; T6 a
@@ -84,13 +86,14 @@ impl Lanes {
         }
     }
 
-    /// Minimum over the live lanes; `None`: all are idle.
-    pub fn minimum(&self) -> Option<Watermark> {
-        self.lanes
-            .iter()
-            .filter(|lane| !lane.idle)
-            .map(|lane| lane.watermark)
-            .min()
+    /// What the lanes promise together.
+    pub fn promise(&self) -> Promise {
+        let all = || self.lanes.iter();
+        let live = all().filter(|lane| !lane.idle);
+        match live.map(|lane| lane.watermark).min() {
+            Some(watermark) => Promise::Watermark(watermark),
+            None => Promise::Idle(all().map(|lane| lane.watermark).max().unwrap_or_default()),
+        }
     }
 }
 
@@ -112,16 +115,18 @@ pub struct SplitTracker {
     has_event_time: bool,
     bounded: bool,
     ended: bool,
+    /// The largest watermark of any split so far, ended ones included.
+    highest: Watermark,
     idle_returns: u64,
 }
 
-/// What a reader's splits promise together.
+/// What a reader's splits, or an operator's inputs, promise together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// Every event time below this was seen.
     Watermark(Watermark),
-    /// Nothing holds the watermark here (T2).
-    Idle,
+    /// The same, and nothing holds the watermark here (T2).
+    Idle(Watermark),
 }
 
 impl SplitTracker {
@@ -137,12 +142,16 @@ impl SplitTracker {
             has_event_time: event_time.is_some(),
             bounded,
             ended: false,
+            highest: Watermark::NONE,
             idle_returns: 0,
         }
     }
 
     /// Takes a split, at its own watermark (T6).
     pub fn add(&mut self, state: SplitState) {
+        if state.progress != SplitProgress::End {
+            self.highest.advance(state.watermark);
+        }
         self.by_id.insert(state.split.clone(), self.splits.len());
         self.splits.push(Split {
             state,
@@ -156,6 +165,7 @@ impl SplitTracker {
         self.splits.clear();
         self.by_id.clear();
         self.ended = false;
+        self.highest = Watermark::NONE;
         splits.into_iter().for_each(|split| self.add(split));
     }
 
@@ -208,6 +218,7 @@ impl SplitTracker {
                 .state
                 .watermark
                 .advance(Watermark(time).held_back(out_of_orderness_us));
+            self.highest.advance(split.state.watermark);
         }
     }
 
@@ -262,7 +273,7 @@ impl SplitTracker {
             .filter(|split| !split.idle)
             .map(|split| split.state.watermark)
             .min()
-            .map_or(Promise::Idle, Promise::Watermark)
+            .map_or(Promise::Idle(self.highest), Promise::Watermark)
     }
 
     /// Which split holds the watermark, for people.
@@ -355,7 +366,7 @@ mod tests {
     fn reader_without_splits_is_idle_or_ended_t2() {
         assert_eq!(
             SplitTracker::new(Some((0, None)), false).promise(),
-            Promise::Idle
+            Promise::Idle(Watermark::NONE)
         );
         assert_eq!(
             SplitTracker::new(Some((0, None)), true).promise(),
@@ -375,24 +386,42 @@ mod tests {
     }
 
     #[test]
+    fn splits_that_end_together_leave_the_watermark_of_the_one_with_rows_t2() {
+        // Two files of a watched folder, the second without a good row: by hand, 100 - 5.
+        for order in [["good", "bare"], ["bare", "good"]] {
+            let mut tracker = SplitTracker::new(Some((5, None)), false);
+            tracker.add(split("good", Watermark::NONE));
+            tracker.add(split("bare", Watermark::NONE));
+            rows(&mut tracker, "good", 100);
+            assert_eq!(tracker.promise(), Promise::Watermark(Watermark::NONE));
+
+            for id in order {
+                tracker.on_split_ended(&SplitId(id.to_owned()));
+            }
+
+            assert_eq!(tracker.promise(), Promise::Idle(Watermark(95)), "{order:?}");
+        }
+    }
+
+    #[test]
     fn operator_watermark_is_the_minimum_over_live_lanes_t1() {
         let mut lanes = Lanes::new(2);
         lanes.on_watermark(0, Watermark(10));
-        assert_eq!(lanes.minimum(), Some(Watermark::NONE));
+        assert_eq!(lanes.promise(), Promise::Watermark(Watermark::NONE));
 
         lanes.on_watermark(1, Watermark(5));
-        assert_eq!(lanes.minimum(), Some(Watermark(5)));
+        assert_eq!(lanes.promise(), Promise::Watermark(Watermark(5)));
         lanes.on_idle(1);
-        assert_eq!(lanes.minimum(), Some(Watermark(10)));
+        assert_eq!(lanes.promise(), Promise::Watermark(Watermark(10)));
         lanes.on_rejoin(1, Watermark(10));
         lanes.on_watermark(1, Watermark(7));
         assert_eq!(
-            lanes.minimum(),
-            Some(Watermark(10)),
+            lanes.promise(),
+            Promise::Watermark(Watermark(10)),
             "a lane never falls below its rejoin"
         );
         lanes.on_idle(0);
         lanes.on_idle(1);
-        assert_eq!(lanes.minimum(), None);
+        assert_eq!(lanes.promise(), Promise::Idle(Watermark(10)));
     }
 }

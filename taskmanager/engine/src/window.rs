@@ -10,6 +10,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use streamforge_core::event_time::{EVENT_TIME_MAX, EVENT_TIME_MIN};
 use streamforge_core::job_graph::WindowSpec;
 
 mod grid;
@@ -67,6 +68,14 @@ impl SlicedWindows {
     /// The slice that `time` is in.
     pub fn slice_of(&self, time: i64) -> i64 {
         self.grid.slice_of(time)
+    }
+
+    /// Whether a slice is within the years that event times have, and as many again on either side:
+    /// windows over windows reach beyond them.
+    pub fn is_in_time(&self, slice: i64) -> bool {
+        let beyond = EVENT_TIME_MAX - EVENT_TIME_MIN;
+        self.slice_start(slice.saturating_add(1)) > EVENT_TIME_MIN - beyond
+            && self.slice_start(slice) <= EVENT_TIME_MAX + beyond
     }
 
     /// First instant of a slice.

@@ -150,3 +150,36 @@ fn booleans_are_decided_by_one_and_null_without_any() {
     assert_eq!(result(&or, &ints(&[0])), Ok(Cell::Int(0)));
     assert_eq!(result(&or, &[(0, Cell::Null)]), Ok(Cell::Null));
 }
+
+#[test]
+fn a_variance_beyond_all_doubles_is_infinite_and_one_of_infinity_is_nan() {
+    let floats = |values: &[f64]| -> Vec<(i64, Cell)> {
+        values
+            .iter()
+            .map(|value| (0, Cell::Float(*value)))
+            .collect()
+    };
+    for (function, values, is_nan) in [
+        (AggregateFunction::VarPop, [1e200, -1e200, 3.0], false),
+        (AggregateFunction::VarSamp, [1.5e308, 1.4e308, 1e308], false),
+        (
+            AggregateFunction::StddevPop,
+            [1.5e308, 1.4e308, 1e308],
+            false,
+        ),
+        (
+            AggregateFunction::StddevSamp,
+            [f64::INFINITY, 1.0, 2.0],
+            true,
+        ),
+    ] {
+        let call = call(function, "DOUBLE", "DOUBLE");
+        let Ok(Cell::Float(found)) = result(&call, &floats(&values)) else {
+            panic!()
+        };
+        assert!(
+            found.is_nan() == is_nan && !found.is_finite(),
+            "{function:?} {found}"
+        );
+    }
+}

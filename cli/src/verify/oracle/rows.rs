@@ -13,6 +13,7 @@ use streamforge_core::job_graph::Column;
 use streamforge_taskmanager::engine::types;
 
 use super::super::array::array;
+use super::super::bad::BadColumns;
 use super::super::cell::{Cell, cells};
 use super::super::group::Row;
 use super::super::multiset::{Multiset, Side};
@@ -65,7 +66,7 @@ pub(super) fn assemble(
 pub(super) fn add_rows(
     into: &mut Multiset,
     rows: &RecordBatch,
-    not_compared: Option<usize>,
+    bad: Option<BadColumns>,
 ) -> Result<()> {
     let columns = rows
         .columns()
@@ -77,8 +78,8 @@ pub(super) fn add_rows(
     for _ in 0..rows.num_rows() {
         row.clear();
         row.extend(columns.iter_mut().filter_map(Iterator::next));
-        if let Some(cell) = not_compared.and_then(|idx| row.get_mut(idx)) {
-            *cell = Cell::Null;
+        if let Some(bad) = bad {
+            bad.settle(&mut row);
         }
         into.add(Side::Expected, &row, 1);
     }

@@ -2,10 +2,12 @@
 
 use anyhow::{Context as _, Result};
 use streamforge_core::job_graph::{Column, Expr, OperatorKind, Port, bad_columns, late_columns};
+use streamforge_taskmanager::connectors::registry::again::RecordLimit;
 use streamforge_taskmanager::connectors::registry::is_readable_topic;
 use streamforge_taskmanager::engine::evaluate::Evaluator;
 
 use super::super::aggregation::Aggregation;
+use super::super::bad::BadColumns;
 use super::super::graph::Node;
 use super::super::late::LateLog;
 use super::super::multiset::Multiset;
@@ -26,7 +28,14 @@ pub(super) enum Work<'g> {
     Final {
         partial: usize,
     },
-    Sink(Option<Multiset>),
+    Sink {
+        /// What it should hold; `None`: it cannot be read back.
+        rows: Option<Multiset>,
+        /// What its topic takes.
+        limit: Option<RecordLimit>,
+        /// Of a sink that reads `.bad` outputs.
+        bad: Option<BadColumns>,
+    },
 }
 
 /// The columns of one of a node's outputs.
@@ -104,7 +113,11 @@ pub(super) fn plan_work<'g>(
         }
         OperatorKind::Sink(spec) => {
             let readable = spec.connector.kind == "file" || is_readable_topic(spec);
-            Work::Sink(readable.then(|| Multiset::new(key_columns(node, nodes))))
+            Work::Sink {
+                rows: readable.then(|| Multiset::new(key_columns(node, nodes))),
+                limit: None,
+                bad: BadColumns::of_sink(node),
+            }
         }
     })
 }
@@ -118,15 +131,4 @@ pub(super) fn key_columns(node: &Node<'_>, nodes: &[Node<'_>]) -> Vec<usize> {
         Some(OperatorKind::WindowFinal(spec)) => (0..spec.keys.len() + 2).collect(),
         _ => Vec::new(),
     }
-}
-
-/// The `reason` of a sink that reads `.bad` outputs.
-pub(super) fn reason_column(sink: &Node<'_>) -> Option<usize> {
-    let all_bad = sink.inputs.iter().all(|(_, port)| *port == Port::Bad);
-    let reason = || {
-        bad_columns()
-            .iter()
-            .position(|column| column.name == "reason")
-    };
-    all_bad.then(reason).flatten()
 }

@@ -10,8 +10,8 @@ use super::nodes::Context;
 use super::resolve::ResolvedAggregate;
 use super::{Kind, Output, windows};
 use crate::expression::{
-    AggregateItem, Aggregates, Error, Parsed, Scope, parse, quoted, resolve_as, resolve_ast,
-    resolve_item,
+    AggregateItem, Aggregates, Error, Parsed, Scope, check_words, parse, quoted, resolve_as,
+    resolve_ast, resolve_item,
 };
 use crate::problem::listed;
 
@@ -109,6 +109,7 @@ fn select(
     for (idx, sql) in items.iter().enumerate() {
         let path = format!("{path}[{}]", context.places.document_idx(path, idx));
         let item = parse(sql).and_then(|parsed| {
+            check_words(&parsed.ast, &scope)?;
             let name = names.of(&parsed)?;
             Ok(NamedExpr {
                 name,
@@ -369,6 +370,7 @@ fn keys(
     for (idx, sql) in items.iter().enumerate() {
         let path = format!("{list}[{}]", context.places.document_idx(&list, idx));
         let key = parse(sql).and_then(|parsed| {
+            check_words(&parsed.ast, scope)?;
             let name = names.of(&parsed)?;
             Ok(NamedExpr {
                 name,
@@ -398,6 +400,7 @@ fn items(
     for (idx, sql) in select.iter().enumerate() {
         let path = format!("{list}[{}]", context.places.document_idx(&list, idx));
         let item = parse(sql).and_then(|parsed| {
+            check_words(&parsed.ast, scope)?;
             let name = names.of(&parsed)?;
             let item = aggregates.add(&parsed, &name, scope)?;
             Ok((name, item))

@@ -16,7 +16,7 @@ use streamforge_core::job_graph::{AggregateCall, AggregateFunction, Expr};
 use super::functions::functions;
 use super::parse::{Ast, Parsed, visit_mut};
 use super::{Error, Scope, resolve_ast};
-use crate::problem::did_you_mean;
+use crate::problem::{did_you_mean, listed};
 
 /// The calls of all items of one aggregate.
 #[derive(Debug, Default)]
@@ -57,9 +57,10 @@ const NAMES: &[(&str, AggregateFunction)] = &[
     ("bool_or", AggregateFunction::BoolOr),
 ];
 
-/// Name of the hidden column of the `idx`th call; no name of a user begins with `_`.
-fn hidden_name(idx: usize) -> String {
-    format!("_call{idx}")
+/// Name of the hidden column of a call: what was written, behind a `_`, with which no name of a user
+/// begins. People read it in `.bad`.
+fn hidden_name(call: &ast::Function) -> String {
+    format!("_{call}")
 }
 
 impl Aggregates {
@@ -87,7 +88,8 @@ impl Aggregates {
             match aggregate_call(call, scope) {
                 Ok(None) => ControlFlow::Continue(()),
                 Ok(Some(found)) => {
-                    *expr = SqlExpr::Identifier(Ident::new(self.hidden(found)));
+                    let name = self.hidden(found, call);
+                    *expr = SqlExpr::Identifier(Ident::with_quote('"', name));
                     ControlFlow::Continue(())
                 }
                 Err(error) => ControlFlow::Break(error),
@@ -97,7 +99,7 @@ impl Aggregates {
     }
 
     /// The hidden column of a call; the same call is computed once.
-    fn hidden(&mut self, call: AggregateCall) -> String {
+    fn hidden(&mut self, call: AggregateCall, written: &ast::Function) -> String {
         let same = |other: &&AggregateCall| {
             AggregateCall {
                 name: other.name.clone(),
@@ -112,13 +114,24 @@ impl Aggregates {
         {
             return other.name.clone();
         }
-        let name = hidden_name(self.calls.len());
+        let name = hidden_name(written);
         self.calls.push(AggregateCall {
             name: name.clone(),
             ..call
         });
         name
     }
+}
+
+/// What to write instead of an aggregate that is not there.
+fn unsupported_hint(name: &str) -> Option<String> {
+    if name.contains("median") || name.contains("percentile") || name.contains("quantile") {
+        let hint = "take `array_agg(x) AS xs` (at most 10,000 items), and in a select step behind it \
+                    `array_sort(xs)[CAST(array_length(xs) AS BIGINT) / 2 + 1]` for the middle one";
+        return Some(hint.to_owned());
+    }
+    let names = || NAMES.iter().map(|(name, _)| *name);
+    did_you_mean(name, names()).or_else(|| Some(format!("the aggregates are {}", listed(names()))))
 }
 
 /// The call, if the function is an aggregate; its name is still empty.
@@ -129,7 +142,7 @@ fn aggregate_call(call: &ast::Function, scope: &Scope) -> Result<Option<Aggregat
             false => Ok(None),
             true => Err(Error {
                 message: format!("the aggregate `{name}` is not supported"),
-                hint: did_you_mean(&name, NAMES.iter().map(|(name, _)| *name)),
+                hint: unsupported_hint(&name),
             }),
         };
     };

@@ -1,14 +1,15 @@
 //! Floating-point numbers in expressions.
 //!
 //! Owns: the rule that a DECIMAL beside a REAL or DOUBLE becomes a DOUBLE, as in PostgreSQL (DataFusion
-//! would make a DECIMAL(30,15) of the DOUBLE, which cuts digits and cannot hold numbers above 10^15), and
-//! the rule that both zeros are equal (Arrow compares by the total order, where -0 is less than 0).
+//! would make a DECIMAL(30,15) of the DOUBLE, which cuts digits and cannot hold numbers above 10^15).
 
 use arrow::datatypes::DataType as ArrowType;
-use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::tree_node::Transformed;
 use datafusion_common::{DFSchema, DataFusionError, ScalarValue};
 use datafusion_expr::expr::{Cast, ScalarFunction};
-use datafusion_expr::{BinaryExpr, Case, Expr as Logical, ExprSchemable, Operator};
+use datafusion_expr::{Case, Expr as Logical, ExprSchemable};
+
+use super::lower::rewritten;
 
 /// Functions whose arguments keep their own types.
 const MIXED: [&str; 3] = ["struct", "named_struct", "map"];
@@ -18,7 +19,7 @@ pub(super) fn decimals_beside_floats(
     expr: Logical,
     schema: &DFSchema,
 ) -> Result<Logical, DataFusionError> {
-    expr.transform_up(|mut expr| {
+    rewritten(expr, &|mut expr| {
         let changed = match &mut expr {
             Logical::BinaryExpr(binary) => {
                 unify([binary.left.as_mut(), binary.right.as_mut()], schema)
@@ -45,7 +46,6 @@ pub(super) fn decimals_beside_floats(
         };
         Ok(Transformed::new_transformed(expr, changed))
     })
-    .map(|transformed| transformed.data)
 }
 
 /// What is compared has one type, what comes out has another.
@@ -82,76 +82,6 @@ fn unify<'a>(group: impl IntoIterator<Item = &'a mut Logical>, schema: &DFSchema
             Some(double) => Logical::Literal(ScalarValue::Float64(Some(double)), None),
             None => Logical::Cast(Cast::new(Box::new(decimal), ArrowType::Float64)),
         };
-    }
-    true
-}
-
-/// Lets -0 equal 0 in every comparison. Types must agree already.
-pub(super) fn zeros_are_equal(
-    expr: Logical,
-    schema: &DFSchema,
-) -> Result<Logical, DataFusionError> {
-    expr.transform_up(|mut expr| {
-        let compared: Vec<&mut Logical> = match &mut expr {
-            Logical::BinaryExpr(binary) if compares(binary.op) => {
-                vec![binary.left.as_mut(), binary.right.as_mut()]
-            }
-            Logical::Between(between) => vec![
-                between.expr.as_mut(),
-                between.low.as_mut(),
-                between.high.as_mut(),
-            ],
-            Logical::InList(list) => {
-                let mut all = vec![list.expr.as_mut()];
-                all.extend(&mut list.list);
-                all
-            }
-            Logical::Case(case) if case.expr.is_some() => {
-                let whens = case.when_then_expr.iter_mut();
-                let whens = whens.map(|(when, _)| when.as_mut());
-                case.expr.as_deref_mut().into_iter().chain(whens).collect()
-            }
-            _ => Vec::new(),
-        };
-        let mut changed = false;
-        for side in compared {
-            changed |= add_zero(side, schema);
-        }
-        Ok(Transformed::new_transformed(expr, changed))
-    })
-    .map(|transformed| transformed.data)
-}
-
-fn compares(op: Operator) -> bool {
-    matches!(
-        op,
-        Operator::Eq
-            | Operator::NotEq
-            | Operator::Lt
-            | Operator::LtEq
-            | Operator::Gt
-            | Operator::GtEq
-            | Operator::IsDistinctFrom
-            | Operator::IsNotDistinctFrom
-    )
-}
-
-/// `-0 + 0` is 0, and every other number stays what it is.
-fn add_zero(side: &mut Logical, schema: &DFSchema) -> bool {
-    let zero = match side.get_type(schema) {
-        Ok(ArrowType::Float64) => ScalarValue::Float64(Some(0.0)),
-        Ok(ArrowType::Float32) => ScalarValue::Float32(Some(0.0)),
-        _ => return false,
-    };
-    match side {
-        Logical::Literal(ScalarValue::Float64(Some(value)), _) => *value += 0.0,
-        Logical::Literal(ScalarValue::Float32(Some(value)), _) => *value += 0.0,
-        Logical::Literal(..) => return false,
-        _ => {
-            let zero = Box::new(Logical::Literal(zero, None));
-            let number = Box::new(std::mem::take(side));
-            *side = Logical::BinaryExpr(BinaryExpr::new(number, Operator::Plus, zero));
-        }
     }
     true
 }

@@ -17,6 +17,7 @@ use datafusion_expr::{
 
 use super::at_time_zone::AtTimeZone;
 use super::bounded::bounded;
+use super::date_trunc::in_micros;
 use crate::arrow_type::UTC;
 
 /// What the SQL planner asks for names.
@@ -45,7 +46,7 @@ impl Functions {
             .chain(datafusion_functions_nested::all_default_nested_functions())
             .chain([at_time_zone])
         {
-            let function = bounded(function);
+            let function = in_micros(bounded(function));
             for alias in function.aliases() {
                 scalar.insert(alias.clone(), Arc::clone(&function));
             }
@@ -271,12 +272,16 @@ Rules that differ from what you may be used to:
 - `ts AT TIME ZONE 'Europe/Paris'` turns a TIMESTAMP (local time there) into a TIMESTAMPTZ and a
   TIMESTAMPTZ into local TIMESTAMP. An ambiguous local time is the earlier instant; one in a gap moves
   forward by the gap.
-- `lpad` and `rpad` make at most 65,536 characters, `repeat` 65,536 bytes: a larger number is refused
-  by `validate` where it is a literal, and sends the row to `.bad` where it is computed.
+- `lpad` and `rpad` make at most 65,536 characters, `repeat` 65,536 bytes, `range` and `generate_series`
+  10,000 items: more is refused by `validate` where it is a literal, and sends the row to `.bad` where
+  it is computed.
+- A REAL or DOUBLE has one zero and one NaN: -0 is read as 0 and never comes out, and every NaN is the
+  same value, greater than all numbers, in every function and for every key.
 - What cannot be computed for any row (`x / 0`, `CAST('a' AS INT)`, a broken regular expression) is
   refused by `validate`, and so is TEXT compared with a number. Behind CASE, AND and OR a row may
   still be sent to `.bad` on purpose (`ELSE 1 / 0`).
-- Times are microseconds. `to_timestamp` and its kin are limited to the years 1677 to 2262.
+- Times are microseconds. `to_timestamp` and its kin, and `range` over times, are limited to the years
+  1677 to 2262.
 
 ## Aggregates
 
@@ -289,7 +294,7 @@ In `aggregate.select`, each with `FILTER (WHERE ...)` if wanted. The argument is
 | `avg(x)` | INT, BIGINT: DECIMAL(38,6). DECIMAL(p,s): DECIMAL(38,s+6), at most scale 38. Rounded half away from zero. REAL, DOUBLE: DOUBLE |
 | `min(x)`, `max(x)` | type of x |
 | `stddev(x)`, `stddev_samp(x)`, `stddev_pop(x)`, `var(x)`, `var_samp(x)`, `var_pop(x)` | DOUBLE |
-| `approx_distinct(x)` | BIGINT, within a few percent |
+| `approx_distinct(x)` | BIGINT, within a few percent (standard error 0.8 %) |
 | `first_value(x)`, `last_value(x)` | type of x; by event time, ties by the smallest or largest x, NULL last |
 | `array_agg(x)` | list of x, sorted by event time, then value; at most 10,000 items |
 | `bool_and(x)`, `bool_or(x)` | BOOLEAN |

@@ -12,7 +12,7 @@ use super::lower::Scope;
 use super::parse::{Ast, visit};
 
 /// Refuses a word without parentheses that SQL takes for a call, where a column has that name.
-pub(super) fn check(ast: &Ast, scope: &Scope) -> Result<(), Error> {
+pub(crate) fn check(ast: &Ast, scope: &Scope) -> Result<(), Error> {
     visit(ast, &mut |expr| {
         let Expr::Function(call) = expr else {
             return ControlFlow::Continue(());

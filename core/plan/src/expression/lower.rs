@@ -24,10 +24,12 @@ use datafusion_sql::sqlparser::ast::{
 };
 use streamforge_core::job_graph::Column;
 
-use super::float::{decimals_beside_floats, zeros_are_equal};
+use super::canonical::canonical_scalar;
+use super::float::decimals_beside_floats;
 use super::functions::{functions, is_immutable, refusal};
+use super::guard::{guard, is_arithmetic};
 use super::parse::{Ast, visit, visit_mut};
-use super::{Error, no_such_column, precision};
+use super::{Error, no_such_column};
 use crate::arrow_type::schema;
 use crate::problem::did_you_mean;
 
@@ -82,8 +84,8 @@ pub(super) fn lower(ast: &Ast, scope: &Scope) -> Result<Lowered, Error> {
         .and_then(|expr| coerce(expr, scope))
         .and_then(|expr| subtract_from_zero(expr, scope))
         .and_then(|expr| coerce(expr, scope))
-        .and_then(fold_literal_casts)
-        .and_then(|expr| zeros_are_equal(expr, &scope.schema));
+        .and_then(|expr| compare_in_micros(expr, scope))
+        .and_then(fold_literals);
     rewritten
         .map(|expr| Lowered(expr.unalias()))
         .map_err(|error| plan_error(&error, scope))
@@ -237,6 +239,16 @@ fn check_kinds(expr: &Logical) -> Result<(), Error> {
     mistake.map_or(Ok(()), Err)
 }
 
+/// Rewrites each expression within `expr`, inner ones first. The tree walk is compiled once per closure
+/// type and is large, so the closure is behind a pointer.
+pub(super) fn rewritten(
+    expr: Logical,
+    rewrite: &dyn Fn(Logical) -> Result<Transformed<Logical>, DataFusionError>,
+) -> Result<Logical, DataFusionError> {
+    expr.transform_up(rewrite)
+        .map(|transformed| transformed.data)
+}
+
 /// The same type with all times in microseconds.
 fn micros_type(data_type: &ArrowType) -> ArrowType {
     let field =
@@ -268,14 +280,72 @@ fn in_micros(expr: Logical) -> Result<Logical, DataFusionError> {
             other => Transformed::no(other),
         })
     };
-    expr.transform_up(rewrite)
-        .map(|transformed| transformed.data)
+    rewritten(expr, &rewrite)
 }
 
 fn coerce(expr: Logical, scope: &Scope) -> Result<Logical, DataFusionError> {
     let mut rewriter = TypeCoercionRewriter::new(&scope.schema);
     expr.rewrite(&mut rewriter)
         .map(|transformed| transformed.data)
+}
+
+fn is_comparison(op: Operator) -> bool {
+    matches!(
+        op,
+        Operator::Eq
+            | Operator::NotEq
+            | Operator::Lt
+            | Operator::LtEq
+            | Operator::Gt
+            | Operator::GtEq
+            | Operator::IsDistinctFrom
+            | Operator::IsNotDistinctFrom
+    )
+}
+
+/// Coercion compares times with text, and with what is nanoseconds, in nanoseconds; here both sides
+/// become microseconds.
+fn compare_in_micros(expr: Logical, scope: &Scope) -> Result<Logical, DataFusionError> {
+    let rewrite = |mut expr: Logical| {
+        let sides: Vec<&mut Logical> = match &mut expr {
+            Logical::BinaryExpr(binary) if is_comparison(binary.op) => {
+                vec![binary.left.as_mut(), binary.right.as_mut()]
+            }
+            Logical::Between(between) => vec![
+                between.expr.as_mut(),
+                between.low.as_mut(),
+                between.high.as_mut(),
+            ],
+            Logical::InList(list) => {
+                let first = std::iter::once(list.expr.as_mut());
+                first.chain(&mut list.list).collect()
+            }
+            Logical::Case(case) => {
+                let whens = case.when_then_expr.iter_mut();
+                let whens = whens.flat_map(|(when, then)| [when.as_mut(), then.as_mut()]);
+                let compared = case.expr.as_deref_mut().into_iter();
+                let other = case.else_expr.as_deref_mut();
+                compared.chain(whens).chain(other).collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut changed = false;
+        for side in sides {
+            if let Ok(ArrowType::Timestamp(TimeUnit::Nanosecond, zone)) =
+                side.get_type(scope.schema.as_ref())
+            {
+                let micros = ArrowType::Timestamp(TimeUnit::Microsecond, zone);
+                let inner = match std::mem::take(side) {
+                    Logical::Cast(Cast { expr, .. }) => expr,
+                    other => Box::new(other),
+                };
+                *side = Logical::Cast(Cast::new(inner, micros));
+                changed = true;
+            }
+        }
+        Ok(Transformed::new_transformed(expr, changed))
+    };
+    rewritten(expr, &rewrite)
 }
 
 /// Lets each function rewrite its own call: some, like `coalesce`, exist only as their rewrite.
@@ -296,8 +366,7 @@ fn simplify_calls(expr: Logical, scope: &Scope) -> Result<Logical, DataFusionErr
         }
         other => Ok(Transformed::no(other)),
     };
-    expr.transform_up(rewrite)
-        .map(|transformed| transformed.data)
+    rewritten(expr, &rewrite)
 }
 
 /// `-x` becomes `0 - x` where it could wrap.
@@ -320,50 +389,45 @@ fn subtract_from_zero(expr: Logical, scope: &Scope) -> Result<Logical, DataFusio
         let minus = LogicalBinary::new(zero, Operator::Minus, inner);
         Ok(Transformed::yes(Logical::BinaryExpr(minus)))
     };
-    expr.transform_up(rewrite)
-        .map(|transformed| transformed.data)
+    rewritten(expr, &rewrite)
 }
 
-/// A cast of a literal is made once, not per batch. One that fails is left to fail with its row.
-fn fold_literal_casts(expr: Logical) -> Result<Logical, DataFusionError> {
-    let rewrite = |expr: Logical| {
-        let Logical::Cast(Cast { expr: inner, field }) = &expr else {
-            return Ok(Transformed::no(expr));
-        };
-        let Logical::Literal(value, metadata) = inner.as_ref() else {
-            return Ok(Transformed::no(expr));
-        };
-        match value.cast_to(field.data_type()) {
-            Ok(value) => Ok(Transformed::yes(Logical::Literal(value, metadata.clone()))),
-            Err(_) => Ok(Transformed::no(expr)),
+/// A cast of a literal is made once, not per batch; one that fails is left to fail with its row. What
+/// is left has one zero and one NaN, as all that is computed.
+fn fold_literals(expr: Logical) -> Result<Logical, DataFusionError> {
+    let rewrite = |expr: Logical| match expr {
+        Logical::Cast(Cast { expr: inner, field }) => match inner.as_ref() {
+            Logical::Literal(value, metadata) => match value.cast_to(field.data_type()) {
+                Ok(value) => {
+                    let value = canonical_scalar(value)?;
+                    Ok(Transformed::yes(Logical::Literal(value, metadata.clone())))
+                }
+                Err(_) => Ok(Transformed::no(Logical::Cast(Cast { expr: inner, field }))),
+            },
+            _ => Ok(Transformed::no(Logical::Cast(Cast { expr: inner, field }))),
+        },
+        Logical::Literal(value, metadata) => {
+            let value = canonical_scalar(value)?;
+            Ok(Transformed::yes(Logical::Literal(value, metadata)))
         }
+        other => Ok(Transformed::no(other)),
     };
-    expr.transform_up(rewrite)
-        .map(|transformed| transformed.data)
+    rewritten(expr, &rewrite)
 }
 
-/// Makes all arithmetic fail instead of wrap.
+/// Makes all arithmetic fail instead of wrap, and keeps every value within its type.
 fn checked(
     expr: Arc<dyn PhysicalExpr>,
     scope: &Scope,
 ) -> Result<Arc<dyn PhysicalExpr>, DataFusionError> {
     let rewrite = |expr: Arc<dyn PhysicalExpr>| {
-        let Some(binary) = expr.downcast_ref::<BinaryExpr>() else {
-            return Ok(Transformed::no(expr));
+        let expr = match expr.downcast_ref::<BinaryExpr>() {
+            Some(binary) if is_arithmetic(&expr) => {
+                Arc::new(binary.clone().with_fail_on_overflow(true)) as Arc<dyn PhysicalExpr>
+            }
+            _ => expr,
         };
-        let arithmetic = matches!(
-            binary.op(),
-            Operator::Plus
-                | Operator::Minus
-                | Operator::Multiply
-                | Operator::Divide
-                | Operator::Modulo
-        );
-        if !arithmetic {
-            return Ok(Transformed::no(expr));
-        }
-        let checked: Arc<dyn PhysicalExpr> = Arc::new(binary.clone().with_fail_on_overflow(true));
-        precision::guard(checked, scope.schema.as_arrow()).map(Transformed::yes)
+        guard(expr, scope.schema.as_arrow()).map(Transformed::yes)
     };
     expr.transform_up(rewrite)
         .map(|transformed| transformed.data)

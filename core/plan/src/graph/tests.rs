@@ -299,7 +299,7 @@ fn items_over_aggregates_are_projected_behind_the_window() {
     let calls = &aggregate_spec(&graph, "per_user").calls;
     assert_eq!(
         calls.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(),
-        ["n", "_call1", "_call2"]
+        ["n", "_sum(amount)", "_count(*)"]
     );
 }
 

@@ -177,29 +177,50 @@ fn loss_ends_the_epoch_and_spare_slots_take_what_was_lost_at_once_k2() {
 
 #[test]
 fn without_spare_slots_the_survivors_go_on_with_fewer_subtasks_and_keep_their_groups_k2() {
-    let mut rig = running(1);
+    // Who is lost, and the old subtasks of those who stay.
+    for (lost, stay) in [(0, [1, 2]), (1, [0, 2]), (2, [0, 1])] {
+        let mut rig = running(1);
+        checkpoint(&mut rig);
+        let (before, all) = (rig.head().assignment, [a(), b(), c()]);
+
+        rig.lose(&all[lost]);
+
+        assert_eq!(placed(&rig), stay.map(|n| all[n].clone()));
+        let head = rig.head();
+        assert_eq!((head.parallelism, rig.co.status().parallelism), (2, 2));
+        let of = |table: &streamforge_core::key_group::Assignment, n| -> BTreeSet<KeyGroup> {
+            table.groups_of(SubtaskIdx(n)).into_iter().collect()
+        };
+        for (new, old) in [(0, stay[0]), (1, stay[1])] {
+            let kept = of(&head.assignment, new).is_superset(&of(&before, old as u32));
+            assert!(kept, "{} keeps its groups", all[old].name);
+        }
+        prepare(&mut rig);
+        ack(&mut rig);
+        assert_eq!(rig.newest().parallelism, 2);
+    }
+}
+
+#[test]
+fn task_manager_without_a_session_is_not_heard() {
+    let mut rig = running(2);
     checkpoint(&mut rig);
-    let before = rig.head().assignment;
+    let stamp = rig.stamp();
+    let d = task_manager("d", 1);
+    rig.register(&d, 1);
+    rig.lose(&d);
 
-    rig.lose(&b());
-
-    assert_eq!(placed(&rig), [a(), c()]);
-    let head = rig.head();
-    assert_eq!((head.parallelism, rig.co.status().parallelism), (2, 2));
-    let of = |table: &streamforge_core::key_group::Assignment, n| -> BTreeSet<KeyGroup> {
-        table.groups_of(SubtaskIdx(n)).into_iter().collect()
+    let failed = Event::Failed {
+        task: None,
+        cause: "a word of the dead".to_owned(),
+        retry: true,
     };
-    assert!(
-        of(&head.assignment, 0).is_superset(&of(&before, 0)),
-        "a keeps its groups"
+    rig.say_as(&d, stamp.clone(), failed);
+
+    assert_eq!(
+        (rig.stamp(), rig.co.status().phase),
+        (stamp, Phase::Running)
     );
-    assert!(
-        of(&head.assignment, 1).is_superset(&of(&before, 2)),
-        "c keeps its groups"
-    );
-    prepare(&mut rig);
-    ack(&mut rig);
-    assert_eq!(rig.newest().parallelism, 2);
 }
 
 #[test]

@@ -200,6 +200,16 @@ pub fn float32(text: &[u8]) -> Result<f32, Fault> {
     }
 }
 
+/// The values that have no digits, as sinks write them.
+pub fn without_digits(text: &[u8]) -> Option<f64> {
+    match text {
+        b"NaN" => Some(f64::NAN),
+        b"Infinity" => Some(f64::INFINITY),
+        b"-Infinity" => Some(f64::NEG_INFINITY),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

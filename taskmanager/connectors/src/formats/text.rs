@@ -7,7 +7,7 @@ use crate::formats::builder::{ColumnBuilder, Values};
 use crate::formats::decoded::CHUNK_PADDING;
 use crate::formats::fault::Fault;
 use crate::formats::json::value::read_value;
-use crate::formats::number::{Rest, decimal, digits, float32, float64, integer};
+use crate::formats::number::{Rest, decimal, digits, float32, float64, integer, without_digits};
 use crate::formats::time;
 
 /// Appends the value that `text` stands for. Lists and structs are JSON. On an error the column may
@@ -25,8 +25,14 @@ pub fn push_text(column: &mut ColumnBuilder, text: &[u8]) -> Result<(), Fault> {
         Values::Int(values) => {
             values.push(i32::try_from(plain_integer(text)?).map_err(|_| Fault::Overflow)?);
         }
-        Values::Double(values) => values.push(float64(float_text(text)?)?),
-        Values::Real(values) => values.push(float32(float_text(text)?)?),
+        Values::Double(values) => values.push(match without_digits(text) {
+            Some(value) => value,
+            None => float64(float_text(text)?)?,
+        }),
+        Values::Real(values) => values.push(match without_digits(text) {
+            Some(value) => value as f32,
+            None => float32(float_text(text)?)?,
+        }),
         Values::Decimal {
             values,
             precision,

@@ -116,3 +116,45 @@ fn zipf_draws_come_close_to_their_weights() {
         );
     }
 }
+
+/// What a future answers that never waits.
+fn at_once<T>(mut future: std::pin::Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => panic!("it waits"),
+    }
+}
+
+#[tokio::test]
+async fn at_full_speed_the_same_rows_come_without_waiting() {
+    // At one row a second a paced reader waits.
+    let config = serde_json::json!({"lines": {"rows": 20, "rowsPerSecond": 1}});
+    let column = Column {
+        name: "ts".to_owned(),
+        data_type: DataType::Timestamp,
+        nullable: true,
+    };
+    let mut enumerator = GeneratorEnumerator::new("lines", &config).unwrap();
+    let splits = enumerator.list().await.unwrap();
+    let reader = GeneratorReader::new("lines", &config, &[column], false).unwrap();
+    let mut reader = reader.at_full_speed();
+    reader.assign(splits).await.unwrap();
+
+    let mut times = Vec::new();
+    loop {
+        match at_once(reader.next()).unwrap() {
+            SourceEvent::Batch(batch) => {
+                let column = batch.rows.column(0);
+                let column = column.as_primitive::<arrow::datatypes::TimestampMicrosecondType>();
+                times.extend_from_slice(column.values());
+            }
+            SourceEvent::Ended => break,
+            _ => {}
+        }
+    }
+
+    times.sort_unstable();
+    let expected: Vec<i64> = (0..20).map(|row| TIME_ZERO_US + row * 1_000_000).collect();
+    assert_eq!(times, expected);
+}

@@ -8,7 +8,7 @@ use arrow::array::{Array, ArrayRef, Decimal128Array, Float64Array, Int64Array};
 use arrow::datatypes::{DataType, i256};
 
 use super::sum::{Sum, Total, check_decimal};
-use super::{Accumulator, Error, Evaluated, Rows, typed};
+use super::{Accumulator, Error, Evaluated, Rows, add_count, typed};
 
 /// Mean of the values that are not NULL.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl<S: Sum> Accumulator for Avg<S> {
         let counts: &Int64Array = typed(counts)?;
         self.counts.resize(groups_n, 0);
         for (group, count) in groups.iter().zip(counts.values()) {
-            self.counts[*group] += count;
+            add_count(&mut self.counts[*group], *count)?;
         }
         Ok(())
     }
@@ -87,7 +87,8 @@ impl<S: Sum> Accumulator for Avg<S> {
                 Total::Float(sum) if self.counts[*group] > 0 => {
                     #[expect(clippy::cast_precision_loss, reason = "a count above 2^53 is not")]
                     let count = self.counts[*group] as f64;
-                    Some(sum / count)
+                    // A mean too small for a double is 0 on both sides of it.
+                    Some(sum / count + 0.0)
                 }
                 _ => None,
             });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array};
 
-use super::{Accumulator, Error, Evaluated, Rows, columns, typed};
+use super::{Accumulator, Error, Evaluated, Rows, add_count, columns, typed};
 
 /// Rows, or values that are not NULL.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Accumulator for Count {
         let counts: &Int64Array = typed(counts)?;
         self.counts.resize(groups_n, 0);
         for (group, count) in groups.iter().zip(counts.values()) {
-            self.counts[*group] += count;
+            add_count(&mut self.counts[*group], *count)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use arrow::array::{Array, ArrayRef, Float64Array, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 
-use super::{Accumulator, Error, Evaluated, Rows, argument, columns, typed};
+use super::{Accumulator, Error, Evaluated, Rows, add_count, argument, columns, typed};
 
 /// What is made of it.
 #[derive(Clone, Copy, Debug)]
@@ -47,20 +47,22 @@ impl Moments {
         self.squares += before * (value - self.mean);
     }
 
-    fn join(&mut self, other: Moments) {
+    fn join(&mut self, other: Moments) -> Result<(), Error> {
+        let mut count = self.count;
+        add_count(&mut count, other.count)?;
         if other.count == 0 {
-            return;
+            return Ok(());
         }
         if self.count == 0 {
             *self = other;
-            return;
+            return Ok(());
         }
-        let count = self.count + other.count;
         let apart = other.mean - self.mean;
         let share = float(other.count) / float(count);
         self.squares += other.squares + apart * apart * float(self.count) * share;
         self.mean += apart * share;
         self.count = count;
+        Ok(())
     }
 
     fn result(&self, yields: Yields) -> Option<f64> {
@@ -114,7 +116,7 @@ impl Accumulator for Variance {
                 count: count.value(row),
                 mean: mean.value(row),
                 squares: squares.value(row),
-            });
+            })?;
         }
         Ok(())
     }

@@ -25,6 +25,7 @@ use crate::aggregate;
 use crate::batch::StreamBatch;
 use crate::error::Error;
 use crate::operator::{Operator, OperatorSnapshot, Outputs, RestoredState};
+use crate::slices::SliceKey;
 use crate::state::{PartRows, RestoredPart, StatePart};
 
 mod results;
@@ -97,6 +98,14 @@ fn new_state(
             watermark,
         )),
     }
+}
+
+/// Stored rows of a slice that the windows here cannot have made, whatever their checksum says.
+fn impossible(key: SliceKey) -> aggregate::Error {
+    aggregate::Error::State(format!(
+        "the stored rows are damaged: no record can be in slice {} from window {} on",
+        key.slice, key.first
+    ))
 }
 
 /// Kinds of parts, as the store names them.

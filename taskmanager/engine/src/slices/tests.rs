@@ -192,10 +192,10 @@ fn state_of_another_layout_is_refused_g3() {
         let rows = PartRows::clone(&rows);
         StatePart::sealed(SLICES, CheckpointId::ZERO, 0, Box::new(|| Ok(rows)))
     };
-    let error = other.load(part(), |_| true).unwrap_err();
+    let error = other.load(part(), |_| Ok(true)).unwrap_err();
 
     assert!(error.to_string().contains("Sum(BIGINT)/1"), "{error}");
     let mut same = SliceStore::new(shape(), GROUPS);
-    same.load(part(), |_| true).unwrap();
+    same.load(part(), |_| Ok(true)).unwrap();
     assert_eq!(sums(&mut same, 0).len(), 3);
 }

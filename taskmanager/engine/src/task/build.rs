@@ -158,12 +158,7 @@ struct Built {
 
 impl Built {
     /// The lanes of each input of operator `to`: one if chained, else one per channel of its edge.
-    fn lay_lanes(
-        &mut self,
-        to: usize,
-        inputs: &[Input],
-        channels: &[Channel],
-    ) -> Vec<usize> {
+    fn lay_lanes(&mut self, to: usize, inputs: &[Input], channels: &[Channel]) -> Vec<usize> {
         let mut inputs_of_lanes = Vec::with_capacity(inputs.len());
         let mut lane = 0;
         for (input, source) in inputs.iter().enumerate() {

@@ -94,20 +94,20 @@ impl TaskCore {
         Ok(())
     }
 
-    /// Brings one operator to the minimum over its inputs.
+    /// Brings one operator to what its inputs promise.
     fn advance(&mut self, operator: usize) -> Result<(), Error> {
         let Some(node) = self.nodes.get_mut(operator) else {
             return Ok(());
         };
-        let minimum = match &node.chained {
-            Chained::Source(source) => match source.promise() {
-                Promise::Watermark(watermark) => Some(watermark),
-                Promise::Idle => None,
-            },
-            _ => node.lanes.minimum(),
+        let promise = match &node.chained {
+            Chained::Source(source) => source.promise(),
+            _ => node.lanes.promise(),
         };
-        let idle = minimum.is_none();
-        let target = minimum.unwrap_or(Watermark::NONE).max(node.floor);
+        let (promised, idle) = match promise {
+            Promise::Watermark(watermark) => (watermark, false),
+            Promise::Idle(watermark) => (watermark, true),
+        };
+        let target = promised.max(node.floor);
         if node.watermark.advance(target) {
             let watermark = node.watermark;
             let sent = match &mut node.chained {
@@ -120,6 +120,8 @@ impl TaskCore {
         }
         if idle {
             self.flush_operator(operator)?;
+            // What it reached counts, for those behind it too, before it is left out.
+            self.feed_watermark(operator);
         }
         self.set_idleness(operator, idle);
         self.feed_watermark(operator);

@@ -263,6 +263,7 @@ impl TaskCore {
         }
         if leaving.contains(&channel.sender) {
             self.aligner.retire(idx);
+            node.lanes.on_rejoin(lane, Watermark::NONE);
             node.lanes.on_idle(lane);
         } else {
             let own = node.watermark.max(node.floor);

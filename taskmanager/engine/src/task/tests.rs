@@ -409,6 +409,54 @@ fn idle_sender_is_left_out_and_comes_back_at_the_receivers_watermark_t2() {
 }
 
 #[test]
+fn files_that_end_together_leave_the_watermark_of_the_one_with_rows_t2() {
+    // One file per subtask, that of subtask 1 without a good row; in either order of their ends.
+    for order in [[0, 1], [1, 0]] {
+        let mut job = Job::new([0, 0]);
+        job.settle();
+        job.rows(0, &[100]);
+        job.settle();
+        assert_eq!(job.watermark(0), Watermark::NONE, "the other holds it");
+
+        for subtask in order {
+            let ended = job.core(task(0, subtask));
+            ended.on_split_ended(0, &split(subtask)).unwrap();
+            job.settle();
+        }
+
+        let both = [job.watermark(0), job.watermark(1)];
+        assert_eq!(both, [Watermark(100); 2], "{order:?}");
+    }
+}
+
+#[test]
+fn files_of_one_subtask_that_end_together_leave_the_watermark_of_the_one_with_rows_t2() {
+    let mut job = Job::new([0, 0]);
+    job.settle();
+    let bare = SplitState {
+        split: SplitId("bare".to_owned()),
+        progress: SplitProgress::At("0".to_owned()),
+        watermark: Watermark::NONE,
+        description: String::new(),
+        weight: 1,
+    };
+    let reader = job.core(task(0, 0));
+    reader.on_discovered(0, bare.clone()).unwrap();
+    job.rows(0, &[100]);
+    job.core(task(0, 1)).on_split_ended(0, &split(1)).unwrap();
+    job.settle();
+    assert_eq!(job.watermark(0), Watermark::NONE, "the bare file holds it");
+
+    for ended in [split(0), bare.split] {
+        job.core(task(0, 0)).on_split_ended(0, &ended).unwrap();
+        job.settle();
+    }
+
+    let both = [job.watermark(0), job.watermark(1)];
+    assert_eq!(both, [Watermark(100); 2]);
+}
+
+#[test]
 fn rows_behind_a_barrier_wait_until_all_inputs_delivered_it_a1() {
     let mut job = Job::new([0, 0]);
     job.settle();

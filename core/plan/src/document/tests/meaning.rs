@@ -1,7 +1,7 @@
 //! Tests: names and expressions that do not fit.
 #![expect(clippy::too_many_lines, reason = "tables of cases")]
 
-use super::{Case, check};
+use super::{Case, GOOD, check, problems};
 
 #[test]
 fn mistakes_of_names_are_told() {
@@ -275,4 +275,25 @@ fn output_that_would_be_read_back_or_mixed_is_refused() {
             "give each sink a folder of its own, as in `/data/./out/slim_out/`",
         ),
     ]);
+}
+
+#[test]
+fn a_column_called_like_a_word_of_sql_is_told_wherever_it_is_named() {
+    let text = GOOD.replace("user_id", "user");
+
+    let found = problems(&text);
+
+    let paths: Vec<&str> = found.iter().map(|problem| problem.path.as_str()).collect();
+    let (select, key) = (
+        "spec.transforms[1].select[0]",
+        "spec.transforms[3].aggregate.groupBy[0]",
+    );
+    assert_eq!(paths, [select, key]);
+    for problem in found {
+        assert!(problem.message.starts_with("`user` is a word of SQL here"));
+        assert_eq!(
+            problem.hint.as_deref(),
+            Some("write the column in quotes: `\"user\"`")
+        );
+    }
 }

@@ -57,6 +57,9 @@ impl Partitioner {
     pub fn split(&self, batch: &StreamBatch, bad: &mut BadRows) -> Result<Vec<Part>, ArrowError> {
         let writable = times::writable(batch, bad)?;
         let batch = writable.as_ref().unwrap_or(batch);
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
         if self.columns.is_empty() {
             return Ok(vec![Part {
                 folder: String::new(),

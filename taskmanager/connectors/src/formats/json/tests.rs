@@ -246,6 +246,14 @@ fn floats_are_bit_equal_and_never_infinite_kf_r10() {
         "\"1\"",
         "a string where a number belongs",
     );
+    for word in ["\"nan\"", "\"inf\"", "\"Infinity \"", "\"\""] {
+        is_bad(DataType::Float64, word, "a string where a number belongs");
+    }
+    is_bad(
+        DataType::Int64,
+        "\"NaN\"",
+        "a string where a number belongs",
+    );
 }
 
 #[test]

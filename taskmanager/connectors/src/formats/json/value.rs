@@ -10,7 +10,9 @@ use crate::formats::base64;
 use crate::formats::builder::{ColumnBuilder, Runs, Values};
 use crate::formats::decoded::TimeParse;
 use crate::formats::fault::Fault;
-use crate::formats::number::{Rest, decimal, digits, float32, float64, integer, pow10};
+use crate::formats::number::{
+    Rest, decimal, digits, float32, float64, integer, pow10, without_digits,
+};
 use crate::formats::time;
 
 /// Reads the value at `pos` into the column and answers the position behind it. On an error the
@@ -61,13 +63,13 @@ fn read_rarer(column: &mut ColumnBuilder, buf: &[u8], pos: usize) -> Result<usiz
             Ok(end)
         }
         Values::Double(values) => {
-            let end = number_here(buf, pos)?;
-            values.push(float64(slice(buf, pos, end)).map_err(|fault| (fault, pos))?);
+            let (value, end) = read_float(buf, pos, float64, |word| word)?;
+            values.push(value);
             Ok(end)
         }
         Values::Real(values) => {
-            let end = number_here(buf, pos)?;
-            values.push(float32(slice(buf, pos, end)).map_err(|fault| (fault, pos))?);
+            let (value, end) = read_float(buf, pos, float32, |word| word as f32)?;
+            values.push(value);
             Ok(end)
         }
         Values::Boolean(values) => {
@@ -132,6 +134,28 @@ fn not_a_string(buf: &[u8], pos: usize) -> Fault {
         b'-' | b'0'..=b'9' => Fault::NumberForString,
         _ => expected(buf, pos, "a string"),
     }
+}
+
+/// A number, or one of the words for what JSON has no number for.
+fn read_float<T>(
+    buf: &[u8],
+    pos: usize,
+    number: fn(&[u8]) -> Result<T, Fault>,
+    word: fn(f64) -> T,
+) -> Result<(T, usize), Stop> {
+    if byte(buf, pos) == b'"' {
+        let (value, end) = with_text(buf, pos, float_word)?;
+        return Ok((word(value), end));
+    }
+    let end = number_here(buf, pos)?;
+    let value = number(slice(buf, pos, end)).map_err(|fault| (fault, pos))?;
+    Ok((value, end))
+}
+
+/// JSON has no number for these; any other string is none, either.
+#[cold]
+fn float_word(text: &[u8]) -> Result<f64, Fault> {
+    without_digits(text).ok_or(Fault::StringForNumber)
 }
 
 fn slice(buf: &[u8], start: usize, end: usize) -> &[u8] {

@@ -164,3 +164,50 @@ fn floats_of_both_widths_read_back_bit_equal_kf_r10() {
     );
     assert_eq!(out, b"{\"v\":0.1}\n");
 }
+
+#[test]
+fn floats_without_digits_are_read_back_as_they_are_written() {
+    use crate::formats::csv::{CsvDecoder, Dialect};
+    use crate::formats::decoded::{Chunk, Column};
+    use crate::formats::json::JsonDecoder;
+
+    let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.5];
+    let singles = Float32Array::from_iter_values(values.map(|value| value as f32));
+    let written = batch(vec![
+        (
+            "f",
+            Arc::new(Float64Array::from(values.to_vec())) as ArrayRef,
+        ),
+        ("r", Arc::new(singles)),
+    ]);
+    let columns = [
+        Column::new("f", DataType::Float64),
+        Column::new("r", DataType::Float32),
+    ];
+
+    let mut json = Vec::new();
+    write_json_rows(&mut json, &written);
+    let mut decoder = JsonDecoder::new(columns.to_vec()).unwrap();
+    let from_json = decoder.decode(&Chunk::new(json, 0)).unwrap();
+    let mut csv = Vec::new();
+    let dialect = CsvDialect {
+        delimiter: b',',
+        null: None,
+    };
+    dialect.write_rows(&mut csv, &written);
+    let dialect = Dialect {
+        delimiter: b',',
+        null: None,
+    };
+    let places = vec![Some(0), Some(1)];
+    let mut decoder = CsvDecoder::new(columns.to_vec(), dialect, places).unwrap();
+    let from_csv = decoder.decode(&Chunk::new(csv, 0)).unwrap();
+
+    for read in [from_json, from_csv] {
+        assert_eq!(read.bad.len(), 0);
+        for column in 0..2 {
+            // Arrow compares floats by their bits.
+            assert_eq!(read.rows.column(column), written.column(column));
+        }
+    }
+}

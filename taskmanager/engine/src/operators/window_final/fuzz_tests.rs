@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, new_null_array};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, new_null_array};
 use arrow::compute::{cast, concat_batches};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use streamforge_core::event_time::Watermark;
 use streamforge_core::job_graph::AggregateSpec;
 use streamforge_core::key_group::KeyGroup;
@@ -26,6 +26,20 @@ mod harness;
 use harness::Target;
 
 const KINDS: [&str; 4] = ["slices", "emitted", "extents", "other"];
+
+/// Numbers that no record makes of a slice, a window or an instant.
+const ABSURD: [i64; 10] = [
+    i64::MIN,
+    i64::MIN + 1,
+    i64::MAX,
+    i64::MAX - 1,
+    -1,
+    1,
+    1 << 40,
+    -(1 << 40),
+    1 << 62,
+    5_000_000,
+];
 
 /// A windowed aggregate and a checkpoint of it, with something in each kind of part it has.
 struct Case {
@@ -182,6 +196,20 @@ fn changed(rows: &RecordBatch, what: u8, place: usize, how: usize) -> Option<Rec
             columns[at] = new_null_array(column.data_type(), column.len());
             fields[at] = fields[at].clone().with_nullable(true);
         }
+        5..=7 => {
+            let numbers = column.as_primitive_opt::<Int64Type>()?;
+            let absurd = ABSURD[how % ABSURD.len()];
+            // All of them, one of them, or all of them moved.
+            let one = (how / ABSURD.len()) % column.len().max(1);
+            let number = |(row, number): (usize, &i64)| match what % 16 {
+                5 => absurd,
+                6 if row == one => absurd,
+                6 => *number,
+                _ => number.wrapping_add(absurd),
+            };
+            let numbers: Vec<i64> = numbers.values().iter().enumerate().map(number).collect();
+            columns[at] = Arc::new(Int64Array::from(numbers));
+        }
         8 => metadata.clear(),
         9 => return Some(rows.slice(0, how % (rows.num_rows() + 1))),
         10 => return concat_batches(&schema, [rows, rows]).ok(),
@@ -213,4 +241,41 @@ fn fuzz_restore_refuses_rows_of_another_form_g3() {
         let (first, changes) = program.split_first().unwrap_or((&0, &[]));
         cases[usize::from(*first) % cases.len()].run(changes)
     });
+}
+
+#[test]
+fn slices_that_no_record_can_have_made_are_damaged_g3() {
+    // The second number of a session's slice is a watermark, and any can be.
+    for (window, has_first) in [
+        (tumbling(10), true),
+        (hopping(20, 5), true),
+        (session(4), false),
+    ] {
+        let case = Case::new(spec(window));
+        let with = |column: usize, number: i64| {
+            let slices = case.parts.iter().filter(|part| part.kind == "slices");
+            let part = slices.into_iter().next().expect("a part of slices");
+            let damage = |(group, rows): &(KeyGroup, RecordBatch)| {
+                let mut columns = rows.columns().to_vec();
+                columns[column] = Arc::new(Int64Array::from(vec![number; rows.num_rows()]));
+                let rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
+                (*group, rows)
+            };
+            case.restore(vec![RestoredPart {
+                kind: part.kind.clone(),
+                stored: part.stored.clone(),
+                blocks: part.blocks.iter().map(damage).collect(),
+            }])
+        };
+        let refused = |column, number| {
+            let error = with(column, number).unwrap_err();
+            assert!(error.contains("the stored rows are damaged"), "{error}");
+        };
+        refused(0, i64::MAX);
+        refused(0, -(1 << 60));
+        if has_first {
+            refused(1, i64::MIN);
+            refused(1, i64::MAX);
+        }
+    }
 }

@@ -245,6 +245,9 @@ impl Sent {
     }
 }
 
+/// More rows than can have been sent.
+const SEQUENCE_MAX: i64 = 1 << 53;
+
 /// Sent rows on their way into checkpoints.
 #[derive(Debug)]
 pub(super) struct SentLog {
@@ -396,10 +399,15 @@ impl SentLog {
         let all = arrow::compute::concat_batches(&self.schema, &stored)?;
         let all = take_record_batch(&all, &sort_to_indices(all.column(0), None, None)?)?;
         let sequences = all.column(0).as_primitive::<Int64Type>();
-        self.next = sequences
-            .values()
-            .last()
-            .map_or(self.next, |last| self.next.max(last.saturating_add(1)));
+        let ends = [sequences.values().first(), sequences.values().last()];
+        for number in ends.into_iter().flatten() {
+            if !(0..SEQUENCE_MAX).contains(number) {
+                return Err(Error::State(format!(
+                    "the stored rows are damaged: no row is number {number} of what was sent"
+                )));
+            }
+            self.next = self.next.max(number + 1);
+        }
         let until = all.column(1).as_primitive::<Int64Type>();
         let time = |idx: usize| all.column(2 + self.keys_n + idx);
         let starts = time(0).as_primitive::<TimestampMicrosecondType>();

@@ -23,7 +23,7 @@ use streamforge_core::job_graph::{Emit, WindowSpec};
 
 use super::results::Results;
 use super::sent::{EMITTED, SentLog};
-use super::{Absorbed, Outcome, WindowState};
+use super::{Absorbed, Outcome, WindowState, impossible};
 use crate::aggregate::Error;
 use crate::batch::StreamBatch;
 use crate::group_table::TableInput;
@@ -162,11 +162,18 @@ impl SessionFinal {
         }
     }
 
-    /// Rows that the sweep up to `watermark` consumed are dead.
-    fn is_live(&self) -> impl Fn(SliceKey) -> bool + use<> {
+    /// Rows that the sweep up to `watermark` consumed are dead; an error where no record can have made
+    /// a slice.
+    fn is_live(&self) -> impl Fn(SliceKey) -> Result<bool, Error> + use<> {
         let swept = self.swept_to(self.watermark);
         let watermark = self.watermark.0;
-        move |key| swept.is_none_or(|swept| key.slice > swept || key.first >= watermark)
+        let grid = self.grid.clone();
+        move |key| {
+            if key.slice != CARRIED && !grid.is_in_time(key.slice) {
+                return Err(impossible(key));
+            }
+            Ok(swept.is_none_or(|swept| key.slice > swept || key.first >= watermark))
+        }
     }
 
     /// Decides who is late; returns the rows that are not, `None` for all.

@@ -11,7 +11,7 @@ use streamforge_core::job_graph::Emit;
 
 use super::results::{Evaluated, Results};
 use super::sent::{EMITTED, Sent, SentLog, timed};
-use super::{Absorbed, Outcome, WindowState};
+use super::{Absorbed, Outcome, WindowState, impossible};
 use crate::aggregate::Error;
 use crate::batch::StreamBatch;
 use crate::group_table::{GroupTable, TableRows};
@@ -260,14 +260,18 @@ impl SlicedFinal {
         self.sent_log.log().expire(self.watermark.0);
     }
 
-    fn is_live(&self) -> impl Fn(SliceKey) -> bool + use<> {
+    /// Whether a stored slice still counts for a window; an error where no record can have made it.
+    fn is_live(&self) -> impl Fn(SliceKey) -> Result<bool, Error> + use<> {
         let windows = self.windows.clone();
         let lateness = self.windowed.spec.allowed_lateness_us;
         let watermark = self.watermark;
         move |key| {
-            let last = *windows.windows_of(key.slice).end();
-            let final_at = windows.window_end(last).saturating_add(lateness);
-            watermark == Watermark::NONE || final_at > watermark.0
+            let of_slice = windows.windows_of(key.slice);
+            if !windows.is_in_time(key.slice) || !of_slice.contains(&key.first) {
+                return Err(impossible(key));
+            }
+            let final_at = windows.window_end(*of_slice.end()).saturating_add(lateness);
+            Ok(watermark == Watermark::NONE || final_at > watermark.0)
         }
     }
 }

@@ -122,4 +122,18 @@ mod tests {
         assert_eq!(good_n(Arc::new(lists)), (2, 1));
         assert_eq!(good_n(Arc::new(Date32Array::from(vec![0]))), (1, 0));
     }
+
+    #[test]
+    fn rows_that_are_all_bad_make_no_file() {
+        let days: ArrayRef = Arc::new(Date32Array::from(vec![2_932_897, 2_932_898]));
+        let rows = RecordBatch::try_from_iter([("t", days)]).unwrap();
+        for columns in [vec![], vec!["t".to_owned()]] {
+            let mut bad = BadRows::default();
+            let partitioner = super::super::Partitioner::new(columns);
+
+            let parts = partitioner.split(&StreamBatch::plain(rows.clone()), &mut bad);
+
+            assert_eq!((parts.unwrap().len(), bad.len()), (0, 2));
+        }
+    }
 }
