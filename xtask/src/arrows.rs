@@ -103,7 +103,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("tonic*", &["proto", "host", "taskmanager", "cli", "bench"]),
     ("datafusion*", &["plan", "engine", "cli"]),
     ("aws-sdk-s3", &["store"]),
-    ("rdkafka*", &["connectors", "e2e-kafka"]),
+    ("rdkafka*", &["connectors", "e2e-kafka", "bench"]),
     ("rocksdb", &["state"]),
     ("mimalloc", &["cli", "taskmanager", "bench"]),
     ("clap*", &["cli", "taskmanager", "xtask", "bench"]),
