@@ -174,9 +174,17 @@ fn watermark_stands_still_while_a_group_is_awaited_and_then_follows_the_held_row
     job.rows(0, &behind);
     job.rows(1, &behind);
     job.settle();
-    // Subtask 2 of the sources got no split: it must not hold anything, once it knows.
-    job.all_receive(10);
+    // Subtask 2 of the sources got no split: it holds nothing, once it knows.
+    job.core(task(0, 2)).receive_splits(Vec::new()).unwrap();
     job.settle();
+    assert_eq!(
+        job.watermark(0),
+        Watermark(59),
+        "whoever awaits nothing goes on"
+    );
+    assert_eq!(job.watermark(2), Watermark::NONE, "nothing is received yet");
+
+    job.all_receive(10);
     let log = job.log(2);
     let received = log.iter().position(|line| line.starts_with("receives"));
     let rows = log.iter().position(|line| line.starts_with(['4', '5']));
