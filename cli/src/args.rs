@@ -48,9 +48,11 @@ pub enum Command {
                             streamforge status job.yaml -o json")]
     Status(StatusArgs),
     /// Change the number of subtasks of a running job; nothing restarts
-    #[command(after_help = "The job runs with --task-managers or --listen, and uses as many \
+    #[command(
+        after_help = "The job runs with --task-managers or --listen, and uses as many \
                             subtasks as its task managers have slots for.\n\n\
-                            Example:\n  streamforge scale job.yaml --parallelism 4")]
+                            Example:\n  streamforge scale job.yaml --parallelism 4"
+    )]
     Scale(ScaleArgs),
     /// Stop a running job with a checkpoint
     #[command(after_help = "Example:\n  streamforge stop job.yaml")]

@@ -265,8 +265,14 @@ mod tests {
         let after = before.dealt_to(&set(&[0, 2, 5]));
 
         assert_eq!(after.subtasks(), set(&[0, 2, 5]));
-        assert_eq!(after.groups_of(SubtaskIdx(0)), before.groups_of(SubtaskIdx(0)));
-        assert_eq!(after.groups_of(SubtaskIdx(2)), before.groups_of(SubtaskIdx(2)));
+        assert_eq!(
+            after.groups_of(SubtaskIdx(0)),
+            before.groups_of(SubtaskIdx(0))
+        );
+        assert_eq!(
+            after.groups_of(SubtaskIdx(2)),
+            before.groups_of(SubtaskIdx(2))
+        );
         let moved: Vec<KeyGroup> = after.gained(&before, SubtaskIdx(5)).into_iter().collect();
         assert_eq!(moved, before.groups_of(SubtaskIdx(1)));
         assert_eq!(after.version, before.version + 1);

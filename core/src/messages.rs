@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::event_time::Watermark;
-use crate::ids::{CheckpointId, Epoch, Generation, JobId, OperatorUid, SlotId, SplitId, SubtaskIdx, TaskId};
+use crate::ids::{
+    CheckpointId, Epoch, Generation, JobId, OperatorUid, SlotId, SplitId, SubtaskIdx, TaskId,
+};
 use crate::job_graph::JobGraph;
 use crate::key_group::Assignment;
 use crate::manifest::{
@@ -230,7 +232,9 @@ impl Deployment {
         if let Some(owner) = self.slots.get(&slot) {
             return Some(owner);
         }
-        let nth = usize::try_from(slot).ok()?.checked_rem(self.placement.len())?;
+        let nth = usize::try_from(slot)
+            .ok()?
+            .checked_rem(self.placement.len())?;
         let mut places = self.placement.values();
         places.nth(nth).map(|place| &place.task_manager)
     }

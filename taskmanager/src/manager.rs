@@ -224,10 +224,7 @@ impl Manager {
             return;
         }
         match command {
-            Command::Deploy(_)
-            | Command::Prepare(_)
-            | Command::Adopt { .. }
-            | Command::Cancel => {}
+            Command::Deploy(_) | Command::Prepare(_) | Command::Adopt { .. } | Command::Cancel => {}
             Command::Start { splits } => current.start(splits),
             Command::Checkpoint { id, kind } => {
                 current.on_checkpoint(Barrier { id, kind });

@@ -50,7 +50,10 @@ pub fn status(args: &StatusArgs) -> Result<Outcome> {
     let status = status.into_inner();
     match args.output {
         TableOrData::Table => print(&table(&status)),
-        TableOrData::Json => print(&format!("{}\n", serde_json::to_string_pretty(&json(&status))?)),
+        TableOrData::Json => print(&format!(
+            "{}\n",
+            serde_json::to_string_pretty(&json(&status))?
+        )),
     }
 }
 
@@ -67,10 +70,7 @@ fn order(
     })
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "as a function for map_err"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "as a function for map_err")]
 fn refused(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("the coordinator refuses: {}", status.message())
 }

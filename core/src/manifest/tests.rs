@@ -192,7 +192,10 @@ fn older_programs_refuse_what_they_would_not_understand_of_a_hand_over_c8() {
     manifest.departed.counters = manifest.ledger.clone();
     let bytes = encode(frame::MANIFEST, &manifest);
     assert_eq!(version(&bytes), 2);
-    assert_eq!(decode::<Manifest>(frame::MANIFEST, &bytes).unwrap(), manifest);
+    assert_eq!(
+        decode::<Manifest>(frame::MANIFEST, &bytes).unwrap(),
+        manifest
+    );
 }
 
 #[test]

@@ -317,10 +317,7 @@ impl Attempt {
                 });
             }
             // In a simulation nobody hands anything over.
-            Effect::Release
-            | Effect::Reopen { .. }
-            | Effect::CloseReader
-            | Effect::Left => {}
+            Effect::Release | Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {}
             Effect::Ended => events.push(Event::Ended { task: id }),
         }
     }

@@ -47,9 +47,7 @@ impl Coordinator {
             && restored.is_some_and(|manifest| {
                 matches!(
                     manifest.kind,
-                    CheckpointKind::Initial
-                        | CheckpointKind::Ordinary
-                        | CheckpointKind::HandOver
+                    CheckpointKind::Initial | CheckpointKind::Ordinary | CheckpointKind::HandOver
                 )
             });
         self.adoption_begins = may;
@@ -181,11 +179,7 @@ impl Coordinator {
         self.places = places.collect();
         let attempt = Attempt {
             stamp,
-            tasks: self
-                .config
-                .graph
-                .tasks_of(deployment.subtasks())
-                .collect(),
+            tasks: self.config.graph.tasks_of(deployment.subtasks()).collect(),
             deployment: deployment.clone(),
             places: self.places.clone(),
             unprepared: BTreeSet::new(),

@@ -141,7 +141,9 @@ impl Publisher {
     #[must_use]
     pub fn unpublished_slots(&self) -> BTreeSet<u32> {
         let waiting = self.sinks.values().flat_map(BTreeMap::values);
-        waiting.flat_map(|it| it.keys().map(|slot| slot.slot)).collect()
+        waiting
+            .flat_map(|it| it.keys().map(|slot| slot.slot))
+            .collect()
     }
 
     /// How many intervals of slots wait to be published.

@@ -157,9 +157,12 @@ mod tests {
             let subtasks = subtasks.iter().copied().map(SubtaskIdx).collect();
             let dealt = deal_on(&sources, &holders, &subtasks);
             let dealt = dealt[&source].iter();
-            dealt.map(|(split, idx)| (split.0.clone(), idx.0)).collect::<Vec<_>>()
+            dealt
+                .map(|(split, idx)| (split.0.clone(), idx.0))
+                .collect::<Vec<_>>()
         };
-        let named = |all: [(&str, u32); 5]| all.map(|(split, idx)| (split.to_owned(), idx)).to_vec();
+        let named =
+            |all: [(&str, u32); 5]| all.map(|(split, idx)| (split.to_owned(), idx)).to_vec();
 
         let stays = named([("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1)]);
         assert_eq!(deal(&[0, 1]), stays);
