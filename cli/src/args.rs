@@ -43,6 +43,23 @@ pub enum Command {
     #[command(after_help = "Examples:\n  streamforge verify job.yaml\n  \
                             streamforge verify job.yaml -o json")]
     Verify(VerifyArgs),
+    /// Show how a running job does
+    #[command(after_help = "Examples:\n  streamforge status job.yaml\n  \
+                            streamforge status job.yaml -o json")]
+    Status(StatusArgs),
+    /// Change the number of subtasks of a running job; nothing restarts
+    #[command(
+        after_help = "The job runs with --task-managers or --listen, and uses as many \
+                            subtasks as its task managers have slots for.\n\n\
+                            Example:\n  streamforge scale job.yaml --parallelism 4"
+    )]
+    Scale(ScaleArgs),
+    /// Stop a running job with a checkpoint
+    #[command(after_help = "Example:\n  streamforge stop job.yaml")]
+    Stop(ControlArgs),
+    /// Give the subtasks of a task manager to others, so that it can be ended
+    #[command(after_help = "Example:\n  streamforge drain job.yaml tm-2")]
+    Drain(DrainArgs),
     /// List the checkpoints of a store, or show one
     #[command(after_help = "Examples:\n  \
         streamforge checkpoints list --store .streamforge/clicks\n  \
@@ -173,6 +190,65 @@ pub struct VerifyArgs {
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t = TextOrJson::Text)]
     pub output: TextOrJson,
+}
+
+/// Which running job.
+#[derive(Debug, Args)]
+pub struct ControlArgs {
+    /// The document.
+    #[command(flatten)]
+    pub document: DocumentArgs,
+    /// Where checkpoints and secrets are.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Address of the coordinator [default: what the job's store says]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub coordinator: Option<String>,
+    /// Certificate of the authority, when the coordinator speaks mutual TLS
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
+    pub tls_ca: Option<PathBuf>,
+    /// This process's certificate
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_key: Option<PathBuf>,
+    /// Name that the coordinator's certificate bears
+    #[arg(long, value_name = "NAME", default_value = "streamforge")]
+    pub tls_peer_name: String,
+}
+
+/// See [`Command::Status`].
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Which job.
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// How it is printed
+    #[arg(short, long, value_enum, default_value_t = TableOrData::Table)]
+    pub output: TableOrData,
+}
+
+/// See [`Command::Scale`].
+#[derive(Debug, Args)]
+pub struct ScaleArgs {
+    /// Which job.
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// Subtasks per stage
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
+    pub parallelism: u32,
+}
+
+/// See [`Command::Drain`].
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Which job.
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// Name of the task manager
+    #[arg(value_name = "NAME")]
+    pub task_manager: String,
 }
 
 /// See [`Command::Checkpoints`].

@@ -11,6 +11,7 @@ use crate::exit::Outcome;
 use crate::store::StorePlace;
 
 mod checkpoints;
+mod control;
 mod explain;
 mod run;
 mod validate;
@@ -32,6 +33,10 @@ pub fn dispatch(command: Command) -> Result<Outcome> {
         Command::Explain(args) => explain::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Status(args) => control::status(&args),
+        Command::Scale(args) => control::scale(&args),
+        Command::Stop(args) => control::stop(&args),
+        Command::Drain(args) => control::drain(&args),
     }
 }
 

@@ -23,13 +23,13 @@ pub struct Kind {
 /// The head of a job.
 pub const HEAD: Kind = Kind {
     magic: *b"SFHD",
-    version: 1,
+    version: 2,
     name: "head",
 };
 /// A manifest.
 pub const MANIFEST: Kind = Kind {
     magic: *b"SFMF",
-    version: 1,
+    version: 2,
     name: "manifest",
 };
 /// A deployed plan.
@@ -99,7 +99,7 @@ pub enum Error {
     },
 }
 
-/// Wraps `payload`.
+/// Wraps `payload`, as of the kind's version: who writes what an older version has too says so.
 pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES + payload.len() + CHECKSUM_BYTES);
     out.extend_from_slice(&kind.magic);
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed_c8() {
         let good = encode(HEAD, b"abc");
-        assert_eq!(decode(HEAD, &good), Ok((1, &b"abc"[..])));
+        assert_eq!(decode(HEAD, &good), Ok((2, &b"abc"[..])));
 
         for at in 0..good.len() {
             let mut bad = good.clone();
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn newer_version_is_refused_by_name() {
-        let newer = encode(Kind { version: 2, ..HEAD }, b"");
+        let newer = encode(Kind { version: 3, ..HEAD }, b"");
 
         assert_eq!(
             decode(HEAD, &newer),
             Err(Error::Version {
                 name: "head",
-                found: 2,
-                known: 1
+                found: 3,
+                known: 2
             })
         );
     }

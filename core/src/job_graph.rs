@@ -463,6 +463,21 @@ impl JobGraph {
         })
     }
 
+    /// Every stage's task of each of these subtasks.
+    pub fn tasks_of<'a>(
+        &'a self,
+        subtasks: impl IntoIterator<Item = SubtaskIdx> + Clone + 'a,
+    ) -> impl Iterator<Item = TaskId> + 'a {
+        let stages_n = u32::try_from(self.stages.len()).unwrap_or(u32::MAX);
+        (0..stages_n).flat_map(move |stage| {
+            let task = move |subtask| TaskId {
+                stage: StageIdx(stage),
+                subtask,
+            };
+            subtasks.clone().into_iter().map(task)
+        })
+    }
+
     /// Operators of all stages with the stage they are in.
     pub fn operators(&self) -> impl Iterator<Item = (StageIdx, &Operator)> {
         self.stages.iter().enumerate().flat_map(|(idx, stage)| {

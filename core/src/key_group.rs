@@ -7,7 +7,7 @@
 //! and never changes. Invariant K2: on a change survivors keep what they own, and only lost or
 //! surplus groups move.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -125,6 +125,34 @@ impl Assignment {
         named.rescaled(parallelism)
     }
 
+    /// The subtasks that own something, ascending. As there are no more subtasks than key groups, each
+    /// owns a group: these are all.
+    pub fn subtasks(&self) -> BTreeSet<SubtaskIdx> {
+        self.owners.iter().copied().collect()
+    }
+
+    /// The same groups over just these subtasks: whoever stays keeps what it owns, and only what has
+    /// no owner any more, or is more than an even share, moves (K2).
+    #[must_use]
+    pub fn dealt_to(&self, subtasks: &BTreeSet<SubtaskIdx>) -> Self {
+        let ranks = (0..).map(SubtaskIdx);
+        let ranks: BTreeMap<SubtaskIdx, SubtaskIdx> = subtasks.iter().copied().zip(ranks).collect();
+        let dealt = self.handed_on(&ranks, u32::try_from(subtasks.len()).unwrap_or(u32::MAX));
+        let names: Vec<SubtaskIdx> = subtasks.iter().copied().collect();
+        let name = |rank: SubtaskIdx| names.get(rank.0 as usize).copied().unwrap_or(rank);
+        Self {
+            version: dealt.version,
+            owners: dealt.owners.into_iter().map(name).collect(),
+        }
+    }
+
+    /// Groups that this subtask owns here and did not own in `before`, ascending.
+    pub fn gained(&self, before: &Self, subtask: SubtaskIdx) -> BTreeSet<KeyGroup> {
+        let mine = self.groups_of(subtask).into_iter();
+        mine.filter(|group| before.owner(*group) != Some(subtask))
+            .collect()
+    }
+
     /// The same groups over `parallelism` subtasks, moving as few as an even share allows (K2).
     #[must_use]
     pub fn rescaled(&self, parallelism: u32) -> Self {
@@ -226,6 +254,31 @@ mod tests {
         // 0-3 and 8-11 stay where they are; of 4-7 each takes an even share.
         assert_eq!(numbers(&after, 0), [0, 1, 2, 3, 4, 5]);
         assert_eq!(numbers(&after, 1), [6, 7, 8, 9, 10, 11]);
+    }
+
+    #[test]
+    fn table_of_any_subtasks_moves_only_what_must_k2() {
+        let set = |numbers: &[u32]| numbers.iter().copied().map(SubtaskIdx).collect();
+        let before = Assignment::even(12, 3);
+
+        // 1 leaves, 5 comes.
+        let after = before.dealt_to(&set(&[0, 2, 5]));
+
+        assert_eq!(after.subtasks(), set(&[0, 2, 5]));
+        assert_eq!(
+            after.groups_of(SubtaskIdx(0)),
+            before.groups_of(SubtaskIdx(0))
+        );
+        assert_eq!(
+            after.groups_of(SubtaskIdx(2)),
+            before.groups_of(SubtaskIdx(2))
+        );
+        let moved: Vec<KeyGroup> = after.gained(&before, SubtaskIdx(5)).into_iter().collect();
+        assert_eq!(moved, before.groups_of(SubtaskIdx(1)));
+        assert_eq!(after.version, before.version + 1);
+        // And back to one.
+        let one = after.dealt_to(&set(&[2]));
+        assert_eq!(one.groups_of(SubtaskIdx(2)).len(), 12);
     }
 
     #[test]

@@ -47,6 +47,29 @@ pub struct Head {
     pub nonce: u64,
     /// The job is done: its last output is published.
     pub finished: bool,
+    /// The table that a hand-over under way leads to (K3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposed: Option<Assignment>,
+    /// Subtasks of this epoch have had numbers below this; 0: there was no hand-over in it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub numbers_to: u32,
+    /// Set by a person while the job ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaled: Option<Scaled>,
+}
+
+/// A parallelism that was asked for while the job ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scaled {
+    /// The coordinator had been started with this one. Who starts it with another wants that.
+    pub started_with: u32,
+    /// And this one was asked for.
+    pub to: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// Names a manifest.
@@ -85,6 +108,8 @@ pub enum CheckpointKind {
     Initial,
     /// On the interval.
     Ordinary,
+    /// Key groups change their owners at its barrier (K3).
+    HandOver,
     /// The job stops after it, at this place; nothing fires (C11).
     Stop,
     /// All sources ended and the last windows fired.
@@ -128,6 +153,28 @@ pub struct Manifest {
     pub ledger: BTreeMap<OperatorUid, Counters>,
     /// Objects with the job's late rows; bounded jobs only.
     pub late_log: Vec<ObjectRef>,
+    /// The table from its barrier on, where that is not `assignment` (K3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handed_to: Option<Assignment>,
+    /// What the subtasks counted that left in this epoch: nobody reports it any more.
+    #[serde(default, skip_serializing_if = "Departed::is_empty")]
+    pub departed: Departed,
+}
+
+/// What subtasks leave behind that leave while their epoch goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departed {
+    /// Rows they counted.
+    pub counters: BTreeMap<OperatorUid, Counters>,
+    /// Their objects of the late log.
+    pub late_log: Vec<ObjectRef>,
+}
+
+impl Departed {
+    /// Whether nobody left.
+    pub fn is_empty(&self) -> bool {
+        self.counters.is_empty() && self.late_log.is_empty()
+    }
 }
 
 /// How far one split is read.
@@ -299,11 +346,38 @@ pub enum DecodeError {
     },
 }
 
+/// An object of which older programs read what has nothing of a newer version in it.
+pub trait Versioned {
+    /// The oldest version of the format that has all that is in it.
+    fn needs_version(&self) -> u16;
+}
+
+impl Versioned for Head {
+    fn needs_version(&self) -> u16 {
+        let hands_over = self.proposed.is_some() || self.numbers_to > 0 || self.scaled.is_some();
+        1 + u16::from(hands_over)
+    }
+}
+
+impl Versioned for Manifest {
+    fn needs_version(&self) -> u16 {
+        let hands_over = self.kind == CheckpointKind::HandOver || !self.departed.is_empty();
+        1 + u16::from(hands_over)
+    }
+}
+
+impl Versioned for Plan {
+    fn needs_version(&self) -> u16 {
+        1
+    }
+}
+
 /// Bytes of a stored object of this kind.
-pub fn encode<T: Serialize>(kind: frame::Kind, value: &T) -> Vec<u8> {
+pub fn encode<T: Serialize + Versioned>(kind: frame::Kind, value: &T) -> Vec<u8> {
     let json = serde_json::to_vec(value)
         .expect("heads, manifests and plans have string keys and no failing serializers");
-    frame::encode(kind, &json)
+    let version = value.needs_version();
+    frame::encode(frame::Kind { version, ..kind }, &json)
 }
 
 /// The object that these bytes are.

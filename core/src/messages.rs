@@ -8,13 +8,19 @@
 //! C10) -> `Start` -> `Checkpoint` / `Ack` ... -> `Publish` / `Published` ... -> `Ended` from every
 //! task -> a final checkpoint -> `Cancel`. A coordinator that finds an attempt running says `Adopt`
 //! instead of `Deploy` and goes on with checkpoints (F1).
+//!
+//! A hand-over within an attempt (K3): `Prepare` -> `HandOverPrepared` from every task manager ->
+//! `Checkpoint` of kind `HandOver` / `Ack` from old and new tasks -> `Receive` -> (commit) ->
+//! `Committed`, `Received` from every task. Before the checkpoint it can be withdrawn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::event_time::Watermark;
-use crate::ids::{CheckpointId, Epoch, Generation, JobId, OperatorUid, SlotId, SubtaskIdx, TaskId};
+use crate::ids::{
+    CheckpointId, Epoch, Generation, JobId, OperatorUid, SlotId, SplitId, SubtaskIdx, TaskId,
+};
 use crate::job_graph::JobGraph;
 use crate::key_group::Assignment;
 use crate::manifest::{
@@ -114,6 +120,8 @@ pub struct RunningAttempt {
     pub ended: Vec<TaskId>,
     /// Why it has failed, if it has.
     pub failed: Option<String>,
+    /// A hand-over that was prepared and is not known as committed.
+    pub prepared: Option<Box<HandOver>>,
 }
 
 /// Where one subtask of every stage runs.
@@ -160,6 +168,12 @@ pub enum Command {
         /// What to publish.
         slots: Vec<(SlotId, StagedInterval)>,
     },
+    /// Open what a hand-over needs; go on as before until its barrier. Answer `HandOverPrepared`.
+    Prepare(Box<HandOver>),
+    /// The hand-over that was prepared will not be.
+    Withdraw,
+    /// All tasks have acknowledged the hand-over's checkpoint: load what is gained by it, go on.
+    Receive(Box<Manifest>),
     /// A checkpoint is committed: parts and intervals up to it need not be reported as new.
     Committed {
         /// Its id.
@@ -182,11 +196,49 @@ pub struct Deployment {
     pub restore: Option<Manifest>,
     /// Objects written before the first barrier carry this id (C4).
     pub first_id: CheckpointId,
-    /// Where each subtask runs: a task manager builds its own and sends to the others.
+    /// Where each subtask runs: a task manager builds its own and sends to the others. Numbers may
+    /// be missing: those of subtasks that left are not used again in an epoch.
     pub placement: BTreeMap<SubtaskIdx, Place>,
+    /// Term of the coordinator that began the attempt: its channels are named by it.
+    #[serde(default)]
+    pub born: Generation,
+    /// Who publishes which slots, those of subtasks that are no more included (X4). In an attempt a
+    /// slot never changes hands.
+    #[serde(default)]
+    pub slots: BTreeMap<u32, TaskManagerId>,
+}
+
+/// A change of owners at the barrier of one checkpoint (K3).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The attempt as it is from that barrier on.
+    pub deployment: Deployment,
+    /// Subtasks that begin with it.
+    pub joining: BTreeSet<SubtaskIdx>,
+    /// Subtasks that end with it.
+    pub leaving: BTreeSet<SubtaskIdx>,
+    /// Who reads which split from then on; others stay where they are.
+    pub splits: BTreeMap<OperatorUid, BTreeMap<SplitId, SubtaskIdx>>,
 }
 
 impl Deployment {
+    /// The subtasks there are.
+    pub fn subtasks(&self) -> BTreeSet<SubtaskIdx> {
+        self.placement.keys().copied().collect()
+    }
+
+    /// Who publishes a slot: its number may be from a time with more subtasks (X4).
+    pub fn publisher_of(&self, slot: u32) -> Option<&TaskManagerId> {
+        if let Some(owner) = self.slots.get(&slot) {
+            return Some(owner);
+        }
+        let nth = usize::try_from(slot)
+            .ok()?
+            .checked_rem(self.placement.len())?;
+        let mut places = self.placement.values();
+        places.nth(nth).map(|place| &place.task_manager)
+    }
+
     /// The subtasks that this task manager runs.
     pub fn subtasks_of(&self, task_manager: &TaskManagerId) -> Vec<SubtaskIdx> {
         let mine = |(idx, place): (&SubtaskIdx, &Place)| {
@@ -267,6 +319,20 @@ pub enum Event {
         receiver: SubtaskIdx,
         /// Why, for people.
         cause: String,
+    },
+    /// What a hand-over needs is open here.
+    HandOverPrepared,
+    /// What a hand-over needs cannot be opened here; the attempt goes on without it.
+    HandOverRefused {
+        /// Why, for people.
+        reason: String,
+    },
+    /// A task has what it gained by a hand-over, and goes on.
+    Received {
+        /// Which task.
+        task: TaskId,
+        /// The hand-over's checkpoint.
+        id: CheckpointId,
     },
     /// How the tasks do; for people and status, several times a second.
     Progress(Box<Progress>),

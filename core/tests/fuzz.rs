@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use serde::{Deserialize, Serialize};
 use streamforge_core::frame;
 use streamforge_core::key_group::MAX_PARALLELISM;
-use streamforge_core::manifest::{Counters, Head, Manifest, Plan, decode, encode};
+use streamforge_core::manifest::{Counters, Head, Manifest, Plan, Versioned, decode, encode};
 
 #[path = "../../e2e/fuzz/harness.rs"]
 mod harness;
@@ -61,7 +61,7 @@ fn text_of(error: &dyn Error) -> String {
 /// What is read, once directly and once after it was written again.
 fn check<T>(kind: frame::Kind, json: &[u8]) -> Result<(T, T), String>
 where
-    T: Serialize + for<'de> Deserialize<'de> + PartialEq + Debug,
+    T: Serialize + Versioned + for<'de> Deserialize<'de> + PartialEq + Debug,
 {
     let object = frame::encode(kind, json);
     let mut damaged = object.clone();

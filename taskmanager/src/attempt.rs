@@ -5,6 +5,7 @@
 //! hears of it and decides. Start at: [`Attempt::prepare`], then [`Attempt::start`].
 
 mod building;
+mod hand_over;
 mod outbox;
 mod publishing;
 
@@ -15,10 +16,10 @@ use std::thread::JoinHandle;
 
 use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{Generation, JobId, OperatorUid, SubtaskIdx, TaskId};
+use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, OperatorKind};
 use streamforge_core::manifest::SplitState;
-use streamforge_core::messages::{Deployment, Event, Progress, RunningAttempt, Stamp};
+use streamforge_core::messages::{Deployment, Event, HandOver, Progress, RunningAttempt, Stamp};
 use streamforge_engine::error::Recovery;
 use streamforge_engine::staged::Staged;
 use tokio::sync::mpsc;
@@ -28,18 +29,14 @@ use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, ChannelName, Outlet, Report};
 use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
-use crate::pace::Pace;
 use crate::progress::{Local, TaskProgress, Times, combine, combine_local};
-use crate::registry;
-use crate::task::{Reader, TaskShell};
+use crate::task::TaskShell;
 use crate::upload::{failed, with_causes};
 use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
-use outbox::{Outbox, stamp_events};
+use outbox::Outbox;
 
+pub use hand_over::Opened;
 pub use publishing::Publishing;
-
-/// Events that a task may be ahead of the coordinator.
-const EVENTS_MAX: usize = 64;
 
 /// Why an attempt cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +125,14 @@ pub struct Attempt {
     threads: Arc<Mutex<Threads>>,
     publishing: Publishing,
     events: mpsc::Sender<Event>,
+    clock: Clock,
+    budget: Arc<StateBudget>,
+    /// A hand-over of which the channels are open.
+    hand_over: Option<Arc<HandOver>>,
+    /// The checkpoint whose barrier that one came with.
+    handed_at: Option<CheckpointId>,
+    /// Tasks that left, for what they counted.
+    departed: Vec<Arc<TaskProgress>>,
 }
 
 /// The tasks' threads, once they run.
@@ -152,11 +157,8 @@ impl Attempt {
         deployment: Deployment,
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Prepared, Error> {
-        let (events, stamped) = mpsc::channel(EVENTS_MAX);
-        let outbox = Arc::new(Outbox::new(stamp.clone()));
-        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
-        let subtasks = deployment.subtasks_of(&context.me);
-        let ids = task_ids(&deployment, &subtasks);
+        let (outbox, events) = Outbox::begin(&stamp, to_coordinator);
+        let ids = task_ids(&deployment, &deployment.subtasks_of(&context.me));
         let inbox = |id: &TaskId| {
             let channels_n = task_plan(&deployment, *id).channels().len();
             (*id, Arc::new(Inbox::new(channels_n)))
@@ -164,9 +166,11 @@ impl Attempt {
         let inboxes: BTreeMap<TaskId, Arc<Inbox>> = ids.iter().map(inbox).collect();
         let exchange = exchange_of(context, &stamp, &deployment, &events)?;
         let uplinks = exchange.as_ref().map_or_else(Uplinks::new, |exchange| {
-            accept_channels(&deployment, &inboxes, exchange)
+            accept_channels(&deployment, &inboxes, &inboxes, exchange)
         });
         let staged = Arc::new(Staged::default());
+        let clock = Clock::start();
+        let budget = Arc::new(StateBudget::new(context.memory_limit));
         let lists = deployment.restore.is_none() && deployment.is_first(&context.me);
         let splits = if lists {
             list_splits(context, &deployment).await?
@@ -178,11 +182,13 @@ impl Attempt {
             stamp: &stamp,
             deployment: &deployment,
             inboxes: &inboxes,
+            added: &BTreeMap::new(),
             uplinks: &uplinks,
             staged: &staged,
             events: &events,
-            clock: Clock::start(),
-            budget: Arc::new(StateBudget::new(context.memory_limit)),
+            clock,
+            budget: Arc::clone(&budget),
+            joins: None,
         };
         let publishers = publishing::open_publishers(&building).await?;
         let mut shells = Vec::with_capacity(ids.len());
@@ -191,9 +197,8 @@ impl Attempt {
         }
         let sources = shells.iter().filter(|it| it.progress.source().is_some());
         let source_tasks = sources.map(|it| it.core.id()).collect();
-        let progress = shells.iter();
-        let progress = progress.map(|it| (it.core.id(), Arc::clone(&it.progress)));
-        let progress = progress.collect();
+        let progress = |it: &TaskShell| (it.core.id(), Arc::clone(&it.progress));
+        let progress = shells.iter().map(progress).collect();
         let publishing = Publishing {
             publishers: Arc::new(publishers),
             staged,
@@ -213,6 +218,11 @@ impl Attempt {
             threads: Arc::default(),
             publishing,
             events,
+            clock,
+            budget,
+            hand_over: None,
+            handed_at: None,
+            departed: Vec::new(),
         };
         Ok(Prepared { attempt, splits })
     }
@@ -221,13 +231,11 @@ impl Attempt {
     /// attempt can be ended meanwhile.
     pub fn start(&mut self, splits: Dealt) {
         let starter = Starter {
-            context: self.context.clone(),
             deployment: Arc::clone(&self.deployment),
             inboxes: self.inboxes.clone(),
             exchange: self.exchange.clone(),
             threads: Arc::clone(&self.threads),
             events: self.events.clone(),
-            job: self.outbox.stamp().job,
         };
         let shells = std::mem::take(&mut self.shells);
         if shells.is_empty() {
@@ -254,6 +262,7 @@ impl Attempt {
             started: self.is_running(),
             ended: self.outbox.ended(),
             failed: self.outbox.failed(),
+            prepared: self.hand_over.as_ref().map(|it| Box::new((**it).clone())),
         }
     }
 
@@ -269,7 +278,12 @@ impl Attempt {
 
     /// How its tasks do.
     pub fn progress(&self) -> Progress {
-        combine(self.progress.iter().map(|(_, progress)| &**progress))
+        let mut all = combine(self.progress.iter().map(|(_, progress)| &**progress));
+        all.add(&Progress {
+            counters: combine(self.departed.iter().map(|it| &**it)).counters,
+            ..Progress::default()
+        });
+        all
     }
 
     /// What only metrics tell.
@@ -295,19 +309,19 @@ impl Attempt {
     }
 
     /// Says something to every source task.
-    pub fn tell_sources(&self, control: Control) {
+    pub fn tell_sources(&self, control: &Control) {
         for id in &self.source_tasks {
             if let Some(inbox) = self.inboxes.get(id) {
-                inbox.control(control);
+                inbox.control(control.clone());
             }
         }
     }
 
     /// Says something to every task.
-    pub fn tell_all(&self, control: Control) {
+    pub fn tell_all(&self, control: &Control) {
         self.inboxes
             .values()
-            .for_each(|inbox| inbox.control(control));
+            .for_each(|inbox| inbox.control(control.clone()));
     }
 
     /// Ends all tasks and waits for their threads.
@@ -359,19 +373,48 @@ fn exchange_of(
         };
         runtime.spawn(async move { events.send(event).await });
     });
-    let attempt = exchange.attempt(stamp.clone(), context.me.name.clone(), report);
+    // Channels are named by the coordinator that began the attempt, whoever has adopted it since.
+    let generation = match deployment.born {
+        Generation::ZERO => stamp.generation,
+        born => born,
+    };
+    let born = Stamp {
+        generation,
+        ..stamp.clone()
+    };
+    let attempt = exchange.attempt(born, context.me.name.clone(), report);
     Ok(Some(Arc::new(attempt)))
 }
 
 /// What a start needs of an attempt.
 struct Starter {
-    context: Context,
     deployment: Arc<Deployment>,
     inboxes: BTreeMap<TaskId, Arc<Inbox>>,
     exchange: Option<Arc<AttemptExchange>>,
     threads: Arc<Mutex<Threads>>,
     events: mpsc::Sender<Event>,
-    job: JobId,
+}
+
+/// Starts their threads.
+async fn spawn_tasks(
+    shells: Vec<TaskShell>,
+    threads_of: &Mutex<Threads>,
+    events: &mpsc::Sender<Event>,
+) {
+    for shell in shells {
+        match spawn_task(shell, events.clone()) {
+            Ok(thread) => threads(threads_of).running.push(thread),
+            Err(cause) => {
+                let event = Event::Failed {
+                    task: None,
+                    cause: format!("start a thread: {cause}"),
+                    retry: true,
+                };
+                let _ = events.send(event).await;
+            }
+        }
+    }
+    threads(threads_of).started = true;
 }
 
 impl Starter {
@@ -391,20 +434,7 @@ impl Starter {
                 return;
             }
         }
-        for shell in shells {
-            match spawn_task(shell, self.events.clone()) {
-                Ok(thread) => threads(&self.threads).running.push(thread),
-                Err(cause) => {
-                    let event = Event::Failed {
-                        task: None,
-                        cause: format!("start a thread: {cause}"),
-                        retry: true,
-                    };
-                    let _ = self.events.send(event).await;
-                }
-            }
-        }
-        threads(&self.threads).started = true;
+        spawn_tasks(shells, &self.threads, &self.events).await;
     }
 
     async fn open_channels(&self, shell: &mut TaskShell) -> Result<(), Error> {
@@ -428,23 +458,15 @@ impl Starter {
 
     async fn open_reader(&self, shell: &mut TaskShell, splits: &Dealt) -> Result<(), Error> {
         let id = shell.core.id();
-        let operators = operators_of(&self.deployment, id).iter().enumerate();
-        let mut found = operators.filter_map(|(idx, operator)| match &operator.kind {
-            OperatorKind::Source(spec) => Some((idx, operator, spec)),
-            _ => None,
-        });
-        let Some((idx, source, spec)) = found.next() else {
+        let Some(reader) = &mut shell.reader else {
             return Ok(());
         };
-        let dealt = splits.get(&source.uid);
+        let uid = &reader.opening.source.uid;
+        let dealt = splits.get(uid);
         // Every split that this attempt begins with, those of all readers and the ended ones: a
         // reader that looks for new splits takes none of them. On a first start none has ended.
         let known: Vec<SplitState> = match &self.deployment.restore {
-            Some(manifest) => manifest
-                .sources
-                .get(&source.uid)
-                .cloned()
-                .unwrap_or_default(),
+            Some(manifest) => manifest.sources.get(uid).cloned().unwrap_or_default(),
             None => dealt
                 .iter()
                 .flat_map(|by| by.values())
@@ -452,21 +474,11 @@ impl Starter {
                 .cloned()
                 .collect(),
         };
-        let plan = task_plan(&self.deployment, id);
-        let surroundings = self.context.surroundings();
-        let told = (self.job.clone(), known);
-        let mut reader = registry::open_reader(source, spec, &plan, told, &surroundings)?;
+        let place = task_plan(&self.deployment, id).rank();
         let mine = dealt.and_then(|by| by.get(&id.subtask));
         let mine = mine.cloned().unwrap_or_default();
-        shell.core.add_splits(idx, mine.clone());
-        reader.assign(mine).await?;
-        let limit = spec.rate_limit;
-        let pace = limit.map(|limit| Pace::share(limit, self.deployment.parallelism));
-        shell.reader = Some(Reader {
-            operator: idx,
-            reader,
-            pace,
-        });
+        shell.core.add_splits(reader.operator, mine.clone());
+        reader.reader = Some(reader.opening.open(place, known, mine).await?);
         Ok(())
     }
 }

@@ -12,16 +12,21 @@ use std::time::Duration;
 
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, SubtaskIdx};
+use streamforge_core::manifest::Manifest;
+use streamforge_core::messages::HandOver;
 use streamforge_engine::barrier::Barrier;
+use streamforge_engine::operator::RestoredState;
 use streamforge_engine::task::Element;
 use tokio::sync::Notify;
+
+use crate::exchange::{Outlet, Upstream};
 
 /// Batches a sender may run ahead of one receiver: one being read, some being filled. Deeper lanes
 /// hide back-pressure and delay barriers.
 pub const LANE_BATCHES_MAX: usize = 4;
 
 /// What the coordinator, or a receiver, says to a task.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Control {
     /// To source tasks: take a checkpoint now.
     Checkpoint(Barrier),
@@ -38,6 +43,36 @@ pub enum Control {
         /// With this.
         watermark: Watermark,
     },
+    /// Channels for a hand-over are open; it comes with its barrier (K3).
+    Prepare(Arc<Widening>),
+    /// That hand-over will not be.
+    Withdraw,
+    /// All tasks have passed its barrier: go on with what is gained by it.
+    Receive(Arc<Receipt>),
+}
+
+/// What one task gets to be ready for a hand-over.
+#[derive(Debug)]
+pub struct Widening {
+    /// Who does what after it.
+    pub hand_over: Arc<HandOver>,
+    /// Number of the first channel from tasks that join.
+    pub first_channel: usize,
+    /// Readers of its source find new splits by themselves.
+    pub looks_for_splits: bool,
+    /// Ways to new receivers, by edge.
+    pub routes: Vec<(usize, SubtaskIdx, Outlet)>,
+    /// Ways back to new senders, by edge.
+    pub senders: Vec<((usize, SubtaskIdx), Upstream)>,
+}
+
+/// What one task gains by a hand-over.
+#[derive(Debug)]
+pub struct Receipt {
+    /// The hand-over's checkpoint.
+    pub manifest: Arc<Manifest>,
+    /// State by operator; taken once.
+    pub states: Mutex<Vec<(usize, RestoredState)>>,
 }
 
 /// What a task gets to do next.
@@ -118,6 +153,14 @@ impl Inbox {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every critical section leaves the queues whole, so a panic elsewhere does not matter here.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// More channels, for good; returns the number of the first.
+    pub fn add_lanes(&self, n: usize) -> usize {
+        let mut state = self.lock();
+        let first = state.lanes.len();
+        state.lanes.extend((0..n).map(|_| Lane::default()));
+        first
     }
 
     /// Adds an element to a channel; waits for room if it is rows. False: the attempt is over.

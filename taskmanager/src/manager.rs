@@ -13,17 +13,18 @@ use streamforge_connectors::registry::Surroundings;
 use streamforge_core::ids::SlotId;
 use streamforge_core::manifest::StagedInterval;
 use streamforge_core::messages::{
-    Command, Deployment, Event, Newest, RunningAttempt, Stamp, TaskManagerId,
+    Command, Deployment, Event, HandOver, Newest, RunningAttempt, Stamp, TaskManagerId,
 };
 use streamforge_engine::barrier::Barrier;
 use streamforge_store::ObjectStore;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::attempt::{Attempt, Error, Prepared};
+use crate::attempt::{Attempt, Error, Opened, Prepared};
 use crate::exchange::Exchange;
 use crate::inbox::Control;
 use crate::metrics::Metrics;
 use crate::sight::HeadSight;
+use crate::upload::with_causes;
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -102,6 +103,13 @@ pub async fn run(
 
 type Loaded = (Stamp, Result<Prepared, Error>);
 
+/// A hand-over's channels are open, and with them the attempt of a task manager that had none.
+type OpenedHere = (
+    u64,
+    Stamp,
+    Box<Result<(Option<Box<Attempt>>, Opened), Error>>,
+);
+
 /// See the module.
 pub struct Manager {
     context: Context,
@@ -114,12 +122,18 @@ pub struct Manager {
     ending_n: watch::Sender<usize>,
     loaded_in: mpsc::Sender<Loaded>,
     loaded: mpsc::Receiver<Loaded>,
+    /// The hand-over that is being opened.
+    opening: Option<(u64, tokio::task::JoinHandle<()>)>,
+    openings_n: u64,
+    opened_in: mpsc::Sender<OpenedHere>,
+    opened: mpsc::Receiver<OpenedHere>,
 }
 
 impl Manager {
     /// A task manager that runs nothing.
     pub fn new(context: Context, events: mpsc::Sender<(Stamp, Event)>) -> Self {
         let (loaded_in, loaded) = mpsc::channel(LOADED_MAX);
+        let (opened_in, opened) = mpsc::channel(LOADED_MAX);
         Self {
             context,
             events,
@@ -129,6 +143,10 @@ impl Manager {
             ending_n: watch::Sender::new(0),
             loaded_in,
             loaded,
+            opening: None,
+            openings_n: 0,
+            opened_in,
+            opened,
         }
     }
 
@@ -143,6 +161,7 @@ impl Manager {
                     None => break,
                 },
                 Some(loaded) = self.loaded.recv() => self.on_loaded(loaded).await,
+                Some(opened) = self.opened.recv() => self.on_opened(opened).await,
                 _ = ticks.tick() => self.tell_progress(),
             }
         }
@@ -165,7 +184,7 @@ impl Manager {
             }
             Request::SessionLost => {
                 if let Some(attempt) = &self.attempt {
-                    attempt.tell_all(Control::GiveUp);
+                    attempt.tell_all(&Control::GiveUp);
                 }
             }
             Request::Superseded(stamp) => {
@@ -190,13 +209,16 @@ impl Manager {
             // Whatever runs is older, or is this one.
             return self.end_all();
         }
+        if let Command::Prepare(hand_over) = command {
+            return self.open_hand_over(stamp.clone(), *hand_over);
+        }
         let Some(current) = &mut self.attempt else {
             return;
         };
         let ours = current.stamp();
         if let Command::Adopt { void_to } = command {
             if (&ours.job, ours.epoch) == (&stamp.job, stamp.epoch) {
-                current.tell_all(Control::Abort(void_to));
+                current.tell_all(&Control::Abort(void_to));
                 current.adopt(stamp.generation);
             }
             return;
@@ -205,22 +227,94 @@ impl Manager {
             return;
         }
         match command {
-            Command::Deploy(_) | Command::Adopt { .. } | Command::Cancel => {}
+            Command::Deploy(_) | Command::Prepare(_) | Command::Adopt { .. } | Command::Cancel => {}
             Command::Start { splits } => current.start(splits),
             Command::Checkpoint { id, kind } => {
-                current.tell_sources(Control::Checkpoint(Barrier { id, kind }));
+                current.on_checkpoint(Barrier { id, kind });
             }
-            Command::Abort { id } => current.tell_all(Control::Abort(id)),
+            Command::Abort { id } => current.tell_all(&Control::Abort(id)),
+            Command::Withdraw => {
+                self.opening = None;
+                current.withdraw();
+            }
+            Command::Receive(manifest) => current.receive(*manifest),
             Command::Publish { manifest, slots } => {
                 current.publishing().on_committed(manifest);
                 publish(current, slots);
             }
-            Command::Committed { id } => current.publishing().on_committed(id),
+            Command::Committed { id } => {
+                current.publishing().on_committed(id);
+                current.on_committed(id);
+            }
         }
+    }
+
+    /// Opens what a hand-over needs, beside. Whoever runs nothing yet begins with an attempt without
+    /// tasks.
+    fn open_hand_over(&mut self, stamp: Stamp, hand_over: HandOver) {
+        let hand_over = Arc::new(hand_over);
+        self.openings_n += 1;
+        let number = self.openings_n;
+        let opened_in = self.opened_in.clone();
+        let current = self.attempt.as_mut().filter(|it| it.stamp() == stamp);
+        let opening = if let Some(current) = current {
+            let opening = current.open_hand_over(hand_over);
+            tokio::spawn(async move {
+                let opened = opening.await.map(|opened| (None, opened));
+                let _gone = opened_in.send((number, stamp, Box::new(opened))).await;
+            })
+        } else {
+            self.end_all();
+            let (context, events) = (self.context.clone(), self.events.clone());
+            let ending_n = self.ending_n.subscribe();
+            tokio::spawn(async move {
+                none_is_ending(ending_n).await;
+                let joined = Attempt::join(&context, stamp.clone(), &hand_over, events).await;
+                let opened = match joined {
+                    Ok(mut attempt) => match attempt.open_hand_over(hand_over).await {
+                        Ok(opened) => Ok((Some(Box::new(attempt)), opened)),
+                        Err(error) => {
+                            attempt.end().await;
+                            Err(error)
+                        }
+                    },
+                    Err(error) => Err(error),
+                };
+                let _gone = opened_in.send((number, stamp, Box::new(opened))).await;
+            })
+        };
+        self.opening = Some((number, opening));
+    }
+
+    async fn on_opened(&mut self, (number, stamp, opened): OpenedHere) {
+        let awaited = self.opening.as_ref().is_some_and(|(it, _)| *it == number);
+        if !awaited {
+            if let Ok((Some(attempt), _)) = *opened {
+                attempt.end().await; // cancelled or withdrawn at the last moment
+            }
+            return;
+        }
+        self.opening = None;
+        let event = match *opened {
+            Ok((new, opened)) => {
+                if let Some(new) = new {
+                    self.attempt = Some(*new);
+                }
+                if let Some(attempt) = &mut self.attempt {
+                    attempt.prepare_hand_over(opened);
+                }
+                Event::HandOverPrepared
+            }
+            Err(error) => Event::HandOverRefused {
+                reason: with_causes(&error),
+            },
+        };
+        let _ = self.events.send((stamp, event)).await;
     }
 
     /// Ends what runs and what is being loaded, beside.
     fn end_all(&mut self) {
+        self.opening = None;
         if let Some((_, loading)) = self.loading.take() {
             loading.abort();
         }

@@ -1,18 +1,12 @@
 //! From a plan's words to running operators and readers.
 //!
-//! Owns: compiling expressions for the engine, and a reader's place. Which implementation stands
-//! behind a word is known by `engine::operators::build` and `connectors::registry`.
+//! Owns: compiling expressions for the engine. Which implementation stands behind a word is known by
+//! `engine::operators::build` and `connectors::registry`.
 
-use streamforge_connectors::files::source::ReaderPlace;
-use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{JobId, TaskId};
-use streamforge_core::job_graph::{
-    Column, Expr, Input, JobGraph, Operator as OperatorSpec, SourceSpec,
-};
-use streamforge_core::manifest::SplitState;
+use streamforge_core::ids::TaskId;
+use streamforge_core::job_graph::{Column, Expr, Input, JobGraph, Operator as OperatorSpec};
 use streamforge_engine::evaluate::Evaluator;
 use streamforge_engine::operators;
-use streamforge_engine::source::SourceReader;
 use streamforge_engine::task::{Chained, Channel, TaskPlan};
 
 use crate::attempt::Error;
@@ -35,28 +29,6 @@ pub fn build(operator: &OperatorSpec, graph: &JobGraph, task: TaskId) -> Result<
 }
 
 pub use streamforge_connectors::registry::open_enumerator;
-
-/// A source's reader for one subtask, with the job and every split that the attempt begins with.
-pub fn open_reader(
-    operator: &OperatorSpec,
-    spec: &SourceSpec,
-    plan: &TaskPlan<'_>,
-    (job, known): (JobId, Vec<SplitState>),
-    surroundings: &connectors::Surroundings,
-) -> Result<Box<dyn SourceReader>, Error> {
-    let place = ReaderPlace {
-        subtask: plan.id.subtask.0,
-        parallelism: plan.parallelism,
-        known,
-        job: Some(job),
-    };
-    Ok(connectors::open_reader(
-        operator,
-        spec,
-        place,
-        surroundings,
-    )?)
-}
 
 /// A task's input channels in the order its core numbers them: by operator, then by input.
 pub fn channels_by_operator(plan: &TaskPlan<'_>) -> Vec<Channel> {

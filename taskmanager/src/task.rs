@@ -4,12 +4,15 @@
 //! Start at: [`TaskShell::run`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use streamforge_core::ids::{SlotId, SubtaskIdx, TaskId};
-use streamforge_core::manifest::CheckpointKind;
-use streamforge_core::messages::Event;
+use streamforge_connectors::files::source::ReaderPlace;
+use streamforge_connectors::registry::{self as connectors, Surroundings};
+use streamforge_core::ids::{JobId, SlotId, SubtaskIdx, TaskId};
+use streamforge_core::job_graph::{Operator, SourceSpec};
+use streamforge_core::manifest::{CheckpointKind, SplitProgress, SplitState};
+use streamforge_core::messages::{Event, HandOver};
 use streamforge_engine::barrier::Barrier;
 use streamforge_engine::batch::StreamBatch;
 use streamforge_engine::error::Error;
@@ -23,7 +26,7 @@ use tokio::sync::mpsc;
 use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{Outlet, Upstream};
-use crate::inbox::{Control, Inbox, Next};
+use crate::inbox::{Control, Inbox, Next, Receipt, Widening};
 use crate::pace::Pace;
 use crate::progress::TaskProgress;
 use crate::sight::{self, HeadSight};
@@ -43,10 +46,45 @@ const PROGRESS_EVERY_MS: u64 = 100;
 pub struct Reader {
     /// Index of the source within the stage.
     pub operator: usize,
-    /// The connector's reader.
-    pub reader: Box<dyn SourceReader>,
+    /// The connector's reader; `None` while it is not known which splits are its.
+    pub reader: Option<Box<dyn SourceReader>>,
     /// `rateLimit`, this subtask's share.
     pub pace: Option<Pace>,
+    /// How another one is opened.
+    pub opening: ReaderOpening,
+}
+
+/// What it takes to open a source's reader.
+pub struct ReaderOpening {
+    /// The source.
+    pub source: Operator,
+    /// What it reads.
+    pub spec: SourceSpec,
+    /// Whose source.
+    pub job: JobId,
+    /// What connectors may use.
+    pub surroundings: Surroundings,
+}
+
+impl ReaderOpening {
+    /// Opens a reader for `mine`; `known` are all splits there are, those of others included.
+    pub async fn open(
+        &self,
+        (rank, subtasks_n): (u32, u32),
+        known: Vec<SplitState>,
+        mine: Vec<SplitState>,
+    ) -> Result<Box<dyn SourceReader>, Error> {
+        let place = ReaderPlace {
+            subtask: rank,
+            parallelism: subtasks_n,
+            known,
+            job: Some(self.job.clone()),
+        };
+        let (source, spec) = (&self.source, &self.spec);
+        let mut reader = connectors::open_reader(source, spec, place, &self.surroundings)?;
+        reader.assign(mine).await?;
+        Ok(reader)
+    }
 }
 
 /// A sink's writer within the task.
@@ -55,7 +93,9 @@ pub struct Writer {
     pub slot: SlotId,
     /// The connector's writer.
     pub writer: Box<dyn SinkWriter>,
-    /// `rateLimit`, this subtask's share.
+    /// `rateLimit`, of all subtasks.
+    pub rate_limit: Option<u64>,
+    /// This subtask's share.
     pub pace: Option<Pace>,
     /// Its rows are visible at once: they wait while this is lost (F4).
     pub waits_for: Option<Arc<HeadSight>>,
@@ -96,6 +136,12 @@ pub struct TaskShell {
     pub runtime: Handle,
     /// Time.
     pub clock: Clock,
+    /// Whether the source's reader is asked for more.
+    pub reading: bool,
+    /// When the barrier of the last hand-over came.
+    pub handed_over_us: u64,
+    /// The hand-over that was prepared last.
+    pub hand_over: Option<Arc<HandOver>>,
     /// When the step under way began: what it does for a checkpoint counts as freeze.
     pub step_began_us: u64,
 }
@@ -108,8 +154,14 @@ enum Flow {
 impl TaskShell {
     /// Runs until the attempt is over.
     pub fn run(mut self) -> Result<(), Error> {
+        let ended = self.work();
+        // Others may hold what it held.
+        let _freed = self.budget.hold(self.held, 0);
+        ended
+    }
+
+    fn work(&mut self) -> Result<(), Error> {
         self.core.start()?;
-        let mut reading = self.reader.is_some();
         let mut waiting: Option<(usize, SourceEvent)> = None;
         let mut shown_ms = 0;
         loop {
@@ -128,7 +180,7 @@ impl TaskShell {
                     .hold(std::mem::replace(&mut self.held, held), held)?;
             }
             let flow = if self.reader.is_some() {
-                self.step_source(&mut reading, &mut waiting)?
+                self.step_source(&mut waiting)?
             } else {
                 self.step_channels()?
             };
@@ -139,14 +191,12 @@ impl TaskShell {
     }
 
     fn show(&self) {
-        let read = self
-            .reader
-            .as_ref()
-            .map(|reader| reader.reader.read_units());
+        let reader = self.reader.as_ref().and_then(|it| it.reader.as_ref());
+        let read = reader.map(|reader| reader.read_units());
         self.progress.update(&self.core, read);
         self.progress.on_running(self.clock.now_us());
-        if let Some(reader) = &self.reader {
-            self.progress.on_health(reader.reader.health());
+        if let Some(reader) = reader {
+            self.progress.on_health(reader.health());
         }
     }
 
@@ -168,9 +218,7 @@ impl TaskShell {
             Next::Cancelled => return Ok(Flow::Over),
             Next::Nothing => self.core.on_quiet()?,
             Next::Element(channel, element) => self.core.on_element(channel, element)?,
-            Next::Control(control) => {
-                self.on_control(control)?;
-            }
+            Next::Control(control) => return self.on_control(control),
         }
         Ok(Flow::GoOn)
     }
@@ -192,8 +240,7 @@ impl TaskShell {
         self.was_full
     }
 
-    /// Performs a control message; says whether sources must read nothing more.
-    fn on_control(&mut self, control: Control) -> Result<bool, Error> {
+    fn on_control(&mut self, control: Control) -> Result<Flow, Error> {
         match control {
             Control::Abort(id) => self.core.on_abort(id),
             Control::GiveUp => self.core.give_up_alignment(),
@@ -206,17 +253,78 @@ impl TaskShell {
             }
             Control::Checkpoint(barrier) => {
                 self.core.on_checkpoint(barrier)?;
-                return Ok(barrier.kind == CheckpointKind::Stop);
+                self.reading &= barrier.kind != CheckpointKind::Stop;
             }
+            Control::Prepare(widening) => self.prepare(&widening),
+            Control::Withdraw => self.core.withdraw(),
+            Control::Receive(receipt) => return self.receive(&receipt),
         }
-        Ok(false)
+        Ok(Flow::GoOn)
     }
 
-    fn step_source(
-        &mut self,
-        reading: &mut bool,
-        waiting: &mut Option<(usize, SourceEvent)>,
-    ) -> Result<Flow, Error> {
+    /// Opens the ways to tasks that join.
+    fn prepare(&mut self, widening: &Widening) {
+        for (edge, to, outlet) in &widening.routes {
+            let route = self.routes.entry(*edge).or_default();
+            route.insert(*to, outlet.clone());
+        }
+        self.senders.extend(widening.senders.iter().cloned());
+        let hand_over = Arc::clone(&widening.hand_over);
+        let (first, looks) = (widening.first_channel, widening.looks_for_splits);
+        self.core.prepare(Arc::clone(&hand_over), first, looks);
+        self.hand_over = Some(hand_over);
+    }
+
+    /// This subtask's place after the hand-over, and how many there are then.
+    fn place_after(&self) -> (u32, u32) {
+        let Some(hand_over) = &self.hand_over else {
+            return (0, 1);
+        };
+        let me = self.core.id().subtask;
+        let n = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let subtasks = &hand_over.deployment.placement;
+        (n(subtasks.range(..me).count()), n(subtasks.len()))
+    }
+
+    fn open_reader(&mut self, known: Vec<SplitState>, mine: Vec<SplitState>) -> Result<(), Error> {
+        let place = self.place_after();
+        let Some(reader) = &mut self.reader else {
+            return Ok(());
+        };
+        let opened = reader.opening.open(place, known, mine);
+        reader.reader = Some(self.runtime.block_on(opened)?);
+        let limit = reader.opening.spec.rate_limit;
+        reader.pace = limit.map(|limit| Pace::share(limit, place.1));
+        Ok(())
+    }
+
+    /// Goes on with what is gained; a repeated word of it changes nothing.
+    fn receive(&mut self, receipt: &Receipt) -> Result<Flow, Error> {
+        let awaits = self.core.awaits_splits().is_some() || self.core.awaits_groups();
+        if let (Some(_), Some(reader)) = (self.core.awaits_splits(), &self.reader) {
+            let all = receipt.manifest.sources.get(&reader.opening.source.uid);
+            let all = all.cloned().unwrap_or_default();
+            let mine = self.core.splits_after(&all);
+            let open = mine.iter().filter(|it| it.progress != SplitProgress::End);
+            let open = open.cloned().collect();
+            self.open_reader(all, open)?;
+            self.reading = true;
+            self.core.receive_splits(mine)?;
+        }
+        if self.core.awaits_groups() {
+            let states = receipt.states.lock();
+            let states = std::mem::take(&mut *states.unwrap_or_else(PoisonError::into_inner));
+            self.core.receive(states)?;
+        }
+        let (task, id) = (self.core.id(), receipt.manifest.id);
+        if awaits {
+            let pause_ms = self.clock.now_us().saturating_sub(self.handed_over_us) / 1_000;
+            tracing::info!(%task, %id, pause_ms, "goes on with what it gained");
+        }
+        Ok(self.say(Event::Received { task, id }))
+    }
+
+    fn step_source(&mut self, waiting: &mut Option<(usize, SourceEvent)>) -> Result<Flow, Error> {
         // A barrier must not overtake rows that already woke an idle source, and nothing is sent
         // while receivers have not answered.
         let free = self.core.takes_rows() && waiting.is_none();
@@ -225,12 +333,7 @@ impl TaskShell {
             .try_control(|c| free || !matches!(c, Control::Checkpoint(_)))
         {
             Next::Cancelled => return Ok(Flow::Over),
-            Next::Control(control) => {
-                if self.on_control(control)? {
-                    *reading = false;
-                }
-                return Ok(Flow::GoOn);
-            }
+            Next::Control(control) => return self.on_control(control),
             Next::Nothing | Next::Element(..) => {}
         }
         if !self.core.takes_rows() {
@@ -242,34 +345,37 @@ impl TaskShell {
             return Ok(Flow::GoOn);
         }
         if let Some((operator, event)) = waiting.take() {
-            self.on_event(operator, event, reading, waiting)?;
+            self.on_event(operator, event, waiting)?;
             return Ok(Flow::GoOn);
         }
-        let Some(reader) = self.reader.as_mut().filter(|_| *reading) else {
+        let source = self.reader.as_mut().filter(|_| self.reading);
+        let opened = source.and_then(|it| {
+            let reader = it.reader.as_mut()?;
+            Some((it.operator, reader, &mut it.pace))
+        });
+        let Some((operator, reader, pace)) = opened else {
             self.core.on_quiet()?;
             self.wait(READER_PAUSE);
             return Ok(Flow::GoOn);
         };
-        if let Some(pause) = reader
-            .pace
+        if let Some(pause) = pace
             .as_mut()
             .and_then(|pace| pace.pause(self.clock.now_us()))
         {
             self.wait(pause.min(READER_PAUSE));
             return Ok(Flow::GoOn);
         }
-        let operator = reader.operator;
         let inbox = Arc::clone(&self.inbox);
         let event = self.runtime.block_on(async {
             tokio::select! {
                 biased;
-                event = reader.reader.next() => Some(event),
+                event = reader.next() => Some(event),
                 () = inbox.notify.notified() => None,
             }
         });
         match event {
             None => {}
-            Some(event) => self.on_event(operator, event?, reading, waiting)?,
+            Some(event) => self.on_event(operator, event?, waiting)?,
         }
         Ok(Flow::GoOn)
     }
@@ -278,7 +384,6 @@ impl TaskShell {
         &mut self,
         operator: usize,
         event: SourceEvent,
-        reading: &mut bool,
         waiting: &mut Option<(usize, SourceEvent)>,
     ) -> Result<(), Error> {
         match event {
@@ -300,7 +405,7 @@ impl TaskShell {
             }
             SourceEvent::Quiet => self.core.on_quiet(),
             SourceEvent::Ended => {
-                *reading = false;
+                self.reading = false;
                 self.core.on_source_ended(operator)
             }
         }
@@ -355,6 +460,19 @@ impl TaskShell {
             Effect::Declined { id, reason } => {
                 let task = self.core.id();
                 return Ok(self.say(Event::Declined { task, id, reason }));
+            }
+            Effect::Release => self.core.release()?,
+            Effect::Reopen { splits } => self.open_reader(splits.clone(), splits)?,
+            Effect::CloseReader => {
+                if let Some(reader) = &mut self.reader {
+                    reader.reader = None;
+                }
+            }
+            Effect::Left => {
+                self.reading = false;
+                if let Some(reader) = &mut self.reader {
+                    reader.reader = None;
+                }
             }
             Effect::Ended => {
                 let task: TaskId = self.core.id();
@@ -425,7 +543,17 @@ impl TaskShell {
     /// Closes every sink's interval and hands all to the uploader.
     fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
         let Barrier { id, kind } = snapshot.barrier;
-        let closing = matches!(kind, CheckpointKind::Stop | CheckpointKind::Final);
+        // X4: what is open of a slot that nobody writes any more is closed.
+        let closing =
+            matches!(kind, CheckpointKind::Stop | CheckpointKind::Final) || self.core.has_left();
+        if kind == CheckpointKind::HandOver {
+            self.handed_over_us = self.step_began_us;
+            let (_, subtasks_n) = self.place_after();
+            for writer in self.writers.values_mut() {
+                let share = |limit| Pace::share(limit, subtasks_n);
+                writer.pace = writer.rate_limit.map(share);
+            }
+        }
         let mut staged = Vec::new();
         for writer in self.writers.values_mut() {
             if closing {

@@ -121,6 +121,8 @@ impl Rig {
             restore,
             first_id: CheckpointId::from_stored(5_000),
             placement: BTreeMap::from([(SubtaskIdx(0), place)]),
+            born: Generation::ZERO,
+            slots: BTreeMap::new(),
         };
         self.say(Command::Deploy(Box::new(deployment))).await;
         self.hear(|event| match event {
@@ -199,6 +201,8 @@ async fn rows_wait_while_too_much_is_unpublished_and_checkpoints_go_on_b1_c3() {
         }],
         ledger: BTreeMap::new(),
         late_log: Vec::new(),
+        handed_to: None,
+        departed: Default::default(),
     };
     rig.deploy(Some(restored)).await;
     let dealt = |(source, splits): (OperatorUid, Vec<SplitState>)| {

@@ -35,6 +35,9 @@ fn head() -> Head {
         ids_reserved_to: id(58),
         nonce: 1,
         finished: false,
+        proposed: None,
+        numbers_to: 0,
+        scaled: None,
     }
 }
 
@@ -120,6 +123,8 @@ fn manifest() -> Manifest {
             bytes: 1,
             checksum: 2,
         }],
+        handed_to: None,
+        departed: Departed::default(),
     }
 }
 
@@ -142,7 +147,7 @@ fn plan() -> Plan {
 /// format gets a new version and files of its own; these are never written anew.
 fn check_frozen<T>(name: &str, kind: frame::Kind, value: &T)
 where
-    T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug,
+    T: Serialize + Versioned + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug,
 {
     let path = format!(
         "{}/../testdata/formats/v1/control/{name}",
@@ -162,6 +167,35 @@ fn control_objects_of_version_1_are_frozen_c8() {
     check_frozen("head", frame::HEAD, &head());
     check_frozen("manifest", frame::MANIFEST, &manifest());
     check_frozen("plan", frame::PLAN, &plan());
+}
+
+#[test]
+fn older_programs_refuse_what_they_would_not_understand_of_a_hand_over_c8() {
+    let mut head = head();
+    let version = |bytes: &[u8]| u16::from_le_bytes([bytes[4], bytes[5]]);
+    assert_eq!(version(&encode(frame::HEAD, &head)), 1);
+
+    head.proposed = Some(Assignment::even(4, 3));
+    head.numbers_to = 3;
+    head.scaled = Some(Scaled {
+        started_with: 2,
+        to: 3,
+    });
+    let bytes = encode(frame::HEAD, &head);
+    assert_eq!(version(&bytes), 2);
+    assert_eq!(decode::<Head>(frame::HEAD, &bytes).unwrap(), head);
+
+    let mut manifest = manifest();
+    assert_eq!(version(&encode(frame::MANIFEST, &manifest)), 1);
+    manifest.kind = CheckpointKind::HandOver;
+    manifest.handed_to = Some(Assignment::even(4, 3));
+    manifest.departed.counters = manifest.ledger.clone();
+    let bytes = encode(frame::MANIFEST, &manifest);
+    assert_eq!(version(&bytes), 2);
+    assert_eq!(
+        decode::<Manifest>(frame::MANIFEST, &bytes).unwrap(),
+        manifest
+    );
 }
 
 #[test]

@@ -3,7 +3,10 @@
 //! Owns: queues, barriers and what a restore needs, as plain memory. Elements are delivered in a fixed
 //! order until nothing moves, so every run of a story is the same. Start at: [`Cluster::start`].
 
-use std::collections::{BTreeMap, VecDeque};
+mod hand_over;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use arrow::array::{RecordBatch, UInt64Array};
@@ -12,6 +15,7 @@ use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, StageIdx, Subtas
 use streamforge_core::job_graph::{JobGraph, OperatorKind, SourceSpec};
 use streamforge_core::key_group::{Assignment, KeyGroup};
 use streamforge_core::manifest::{CheckpointKind, Counters, PartRef, SplitProgress, SplitState};
+use streamforge_core::messages::HandOver;
 use streamforge_engine::barrier::Barrier;
 use streamforge_engine::batch::{BadRows, Origin, StreamBatch};
 use streamforge_engine::operator::RestoredState;
@@ -21,6 +25,7 @@ use streamforge_engine::task::{Channel, CoreSnapshot, Effect, Element, TaskCore,
 use streamforge_state::part::{block_bytes, decode_block, encode_part};
 
 use crate::operators::build;
+use hand_over::readers;
 
 /// Rounds of delivery after which a job is stuck in a circle.
 const ROUNDS_MAX: usize = 100_000;
@@ -53,10 +58,14 @@ struct Task {
 /// See the module.
 pub struct Cluster<'g> {
     graph: &'g JobGraph,
-    parallelism: u32,
+    subtasks: BTreeSet<SubtaskIdx>,
     assignment: Assignment,
+    /// Who reads each source.
+    readers: BTreeMap<OperatorUid, SubtaskIdx>,
     tasks: BTreeMap<TaskId, Task>,
     before: Checkpoint,
+    /// Rows by fate of attempts before this one, and of subtasks that left.
+    counted: BTreeMap<OperatorUid, Counters>,
     checkpoints_n: u64,
 }
 
@@ -68,17 +77,20 @@ impl<'g> Cluster<'g> {
             Some(table) if before.parallelism == parallelism => table.clone(),
             Some(table) => table.rescaled(parallelism),
         };
+        let subtasks: BTreeSet<SubtaskIdx> = (0..parallelism).map(SubtaskIdx).collect();
         let mut cluster = Self {
             graph,
-            parallelism,
+            readers: readers(graph, &subtasks),
+            subtasks,
             assignment,
             tasks: BTreeMap::new(),
+            counted: before.ledger.clone(),
             before,
             checkpoints_n: 0,
         };
         for stage in (0..).map(StageIdx).take(graph.stages.len()) {
             for subtask in (0..parallelism).map(SubtaskIdx) {
-                let task = cluster.load(TaskId { stage, subtask })?;
+                let task = cluster.load(TaskId { stage, subtask }, None)?;
                 cluster.tasks.insert(TaskId { stage, subtask }, task);
             }
         }
@@ -91,7 +103,8 @@ impl<'g> Cluster<'g> {
         Ok(cluster)
     }
 
-    fn load(&self, id: TaskId) -> Result<Task> {
+    /// A task with what it restores, or one that joins at a hand-over's barrier.
+    fn load(&self, id: TaskId, joins: Option<&Arc<HandOver>>) -> Result<Task> {
         let stage = self
             .graph
             .stages
@@ -100,7 +113,7 @@ impl<'g> Cluster<'g> {
         let plan = TaskPlan {
             graph: self.graph,
             id,
-            parallelism: self.parallelism,
+            subtasks: self.subtasks.iter().copied().collect(),
             assignment: &self.assignment,
         };
         let operators = stage
@@ -108,13 +121,18 @@ impl<'g> Cluster<'g> {
             .iter()
             .map(|operator| build(self.graph, id.stage, operator));
         let mut core = TaskCore::new(&plan, operators.collect::<Result<_>>()?);
-        for (idx, operator) in stage.operators.iter().enumerate() {
+        if let Some(hand_over) = joins {
+            core.join_at_barrier(Arc::clone(hand_over));
+        }
+        let restored = stage.operators.iter().enumerate();
+        for (idx, operator) in restored.filter(|_| joins.is_none()) {
             match &operator.kind {
                 OperatorKind::Source(_) => {
                     core.add_splits(idx, self.splits(&operator.uid, id.subtask));
                 }
                 _ if self.before.watermarks.contains_key(&operator.uid) => {
-                    core.restore(idx, self.restored(&operator.uid, id.subtask)?)?;
+                    let mine = self.assignment.groups_of(id.subtask);
+                    core.restore(idx, self.restored(&operator.uid, &mine)?)?;
                 }
                 _ => {}
             }
@@ -132,14 +150,7 @@ impl<'g> Cluster<'g> {
     /// The splits that a subtask reads: each source is one split, dealt by the source's number, so
     /// that at a higher parallelism sources are read in different subtasks.
     fn splits(&self, source: &OperatorUid, subtask: SubtaskIdx) -> Vec<SplitState> {
-        let sources = self
-            .graph
-            .operators()
-            .filter(|(_, o)| matches!(o.kind, OperatorKind::Source(_)));
-        let number = sources
-            .take_while(|(_, operator)| operator.uid != *source)
-            .count() as u32;
-        if SubtaskIdx(number % self.parallelism) != subtask {
+        if self.readers.get(source) != Some(&subtask) {
             return Vec::new();
         }
         let first = || {
@@ -164,7 +175,7 @@ impl<'g> Cluster<'g> {
     }
 
     /// State by way of stored bytes, as a restore reads it.
-    fn restored(&self, uid: &OperatorUid, subtask: SubtaskIdx) -> Result<RestoredState> {
+    fn restored(&self, uid: &OperatorUid, mine: &[KeyGroup]) -> Result<RestoredState> {
         let old = self
             .before
             .assignment
@@ -182,12 +193,7 @@ impl<'g> Cluster<'g> {
                 .find(|(subtask, _)| Some(*subtask) == owner);
             kept.map_or(Watermark::NONE, |(_, watermark)| *watermark)
         };
-        let groups: Vec<(KeyGroup, Watermark)> = self
-            .assignment
-            .groups_of(subtask)
-            .into_iter()
-            .map(|g| (g, keeper(g)))
-            .collect();
+        let groups: Vec<(KeyGroup, Watermark)> = mine.iter().map(|g| (*g, keeper(*g))).collect();
         let mut parts = Vec::new();
         for (stored, bytes) in self.before.parts.get(uid).into_iter().flatten() {
             let mut mine = stored.clone();
@@ -431,19 +437,21 @@ impl<'g> Cluster<'g> {
                 task.snapshot = Some(snapshot);
             }
             Effect::Declined { id, reason } => bail!("checkpoint {id} declined: {reason}"),
-            Effect::Ended => {}
+            Effect::Release => self.tasks.get_mut(&id).context("a task")?.core.release()?,
+            Effect::Ended | Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {}
         }
         Ok(())
     }
 
     /// Takes a checkpoint: what it is, and the rows it publishes.
     pub fn checkpoint(&mut self) -> Result<(Checkpoint, Written)> {
+        self.checkpoint_of(CheckpointKind::Ordinary)
+    }
+
+    fn checkpoint_of(&mut self, kind: CheckpointKind) -> Result<(Checkpoint, Written)> {
         self.checkpoints_n += 1;
         let id = CheckpointId::from_stored(self.checkpoints_n);
-        let barrier = Barrier {
-            id,
-            kind: CheckpointKind::Ordinary,
-        };
+        let barrier = Barrier { id, kind };
         for task in self
             .tasks
             .values_mut()
@@ -454,11 +462,11 @@ impl<'g> Cluster<'g> {
         self.run()?;
         let mut published = Vec::new();
         let mut checkpoint = Checkpoint {
-            parallelism: self.parallelism,
+            parallelism: u32::try_from(self.subtasks.len()).unwrap_or(u32::MAX),
             assignment: Some(self.assignment.clone()),
             // Splits that ended in an earlier attempt are in no task's snapshot.
             splits: self.before.splits.clone(),
-            ledger: self.before.ledger.clone(),
+            ledger: self.counted.clone(),
             ..Checkpoint::default()
         };
         for (id, task) in &mut self.tasks {

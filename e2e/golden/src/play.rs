@@ -21,14 +21,17 @@ pub enum Mode {
     RescaleAfterEveryLine,
     /// One attempt with three subtasks.
     Parallel,
+    /// One attempt, whose subtasks come and go by a hand-over after every line (K3).
+    HandOverAfterEveryLine,
 }
 
 /// All of them.
-pub const MODES: [Mode; 4] = [
+pub const MODES: [Mode; 5] = [
     Mode::Straight,
     Mode::CrashAfterEveryLine,
     Mode::RescaleAfterEveryLine,
     Mode::Parallel,
+    Mode::HandOverAfterEveryLine,
 ];
 
 /// Plays `text` in every mode; an error says in which one what differs.
@@ -59,12 +62,20 @@ fn play(story: &Story, graph: &JobGraph, mode: Mode) -> Result<Written> {
     let mut attempt = 0;
     let last = loop {
         let parallelism = match mode {
-            Mode::Straight | Mode::CrashAfterEveryLine => 1,
+            Mode::Straight | Mode::CrashAfterEveryLine | Mode::HandOverAfterEveryLine => 1,
             Mode::RescaleAfterEveryLine => [1, 3, 2].get(attempt % 3).copied().unwrap_or(1),
             Mode::Parallel => 3,
         };
         attempt += 1;
         let mut cluster = Cluster::start(graph, parallelism, checkpoint)?;
+        if mode == Mode::HandOverAfterEveryLine {
+            for idx in 0..story.lines.len() {
+                read(story, &mut cluster, idx..idx + 1)?;
+                let subtasks_n = [3, 2, 1, 2].get(idx % 4).copied().unwrap_or(1);
+                published.extend(cluster.hand_over(subtasks_n)?);
+            }
+            break cluster;
+        }
         if !crashes {
             read(story, &mut cluster, 0..story.lines.len())?;
             break cluster;

@@ -316,6 +316,8 @@ impl Attempt {
                     reason,
                 });
             }
+            // In a simulation nobody hands anything over.
+            Effect::Release | Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {}
             Effect::Ended => events.push(Event::Ended { task: id }),
         }
     }
@@ -362,7 +364,7 @@ fn load_task(
     let plan = TaskPlan {
         graph,
         id,
-        parallelism: *parallelism,
+        subtasks: (0..*parallelism).map(SubtaskIdx).collect(),
         assignment,
     };
     let stage = graph.stages.get(id.stage.0 as usize);

@@ -133,7 +133,12 @@ impl TaskManager {
             return;
         };
         match command {
-            Command::Deploy(_) | Command::Adopt { .. } | Command::Committed { .. } => {}
+            Command::Deploy(_)
+            | Command::Adopt { .. }
+            | Command::Prepare(_)
+            | Command::Withdraw
+            | Command::Receive(_)
+            | Command::Committed { .. } => {}
             Command::Start { splits } => {
                 let outcome = current.start(splits, outside);
                 self.say(outcome);

@@ -8,7 +8,7 @@
 //! failed or has not begun to read, one whose last checkpoint (stop, final) is committed, one of
 //! another plan, and one before manifest 0.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::{CheckpointKind, Head, Plan};
@@ -17,6 +17,7 @@ use streamforge_core::messages::{Command, Deployment, RunningAttempt, Stamp, Tas
 use crate::attempt::Attempt;
 use crate::coordinator::Coordinator;
 use crate::decision::Report;
+use crate::hand_over::HandingOver;
 use crate::status::Phase;
 
 /// What the task managers that have registered say together.
@@ -38,14 +39,15 @@ impl Coordinator {
             && self.config.rewind_to.is_none()
             && self.head.head().is_some_and(|head| {
                 head.plan_hash == hash
-                    && head.parallelism <= self.config.parallelism
+                    // Some may send by the proposed table: the one exception to F1 (K3).
+                    && head.proposed.is_none()
                     && head.assignment.groups_n() == self.config.graph.max_parallelism
                     && !head.finished
             })
             && restored.is_some_and(|manifest| {
                 matches!(
                     manifest.kind,
-                    CheckpointKind::Initial | CheckpointKind::Ordinary
+                    CheckpointKind::Initial | CheckpointKind::Ordinary | CheckpointKind::HandOver
                 )
             });
         self.adoption_begins = may;
@@ -92,7 +94,7 @@ impl Coordinator {
             if let Some(cause) = &running.failed {
                 return Evidence::Over(format!("task manager {id}: {cause}"));
             }
-            if !self.is_as_the_head_says(running) {
+            if self.as_the_head_says(running).is_none() {
                 return Evidence::Over(format!("task manager {id} runs another plan or table"));
             }
             if !running.started {
@@ -104,14 +106,21 @@ impl Coordinator {
         }
         let Some(running) = found else {
             // Everybody is new: there is nothing to wait for.
-            return if idle_slots_n >= self.config.parallelism {
+            return if idle_slots_n >= self.wanted {
                 Evidence::Over("no task manager runs it".to_owned())
             } else {
                 Evidence::Incomplete
             };
         };
-        for place in running.deployment.placement.values() {
-            let id = &place.task_manager;
+        let Some(deployment) = self.as_the_head_says(running) else {
+            return Evidence::Incomplete;
+        };
+        let runs = deployment.placement.values().map(|it| &it.task_manager);
+        // Who publishes what a subtask left behind is needed as well.
+        let unpublished = self.publisher.unpublished_slots();
+        let slots = deployment.slots.iter();
+        let slots = slots.filter(|(slot, _)| unpublished.contains(slot));
+        for id in runs.chain(slots.map(|(_, owner)| owner)) {
             if here.contains(id) {
                 continue;
             }
@@ -125,14 +134,21 @@ impl Coordinator {
         Evidence::Whole(Box::new(running.clone()), ended)
     }
 
-    /// What runs must be what the head describes: plan, table and parallelism.
-    fn is_as_the_head_says(&self, running: &RunningAttempt) -> bool {
+    /// What runs must be what the head describes: plan, table and parallelism. A task manager may not
+    /// know that a hand-over is committed.
+    fn as_the_head_says<'a>(&self, running: &'a RunningAttempt) -> Option<&'a Deployment> {
+        let prepared = running.prepared.iter().map(|it| &it.deployment);
+        let mut known = prepared.chain([&running.deployment]);
+        known.find(|deployment| self.is_as_the_head_says(deployment))
+    }
+
+    fn is_as_the_head_says(&self, deployment: &Deployment) -> bool {
         let Deployment {
             graph,
             parallelism,
             assignment,
             ..
-        } = &running.deployment;
+        } = deployment;
         let hash = |head: &Head| {
             let plan = Plan {
                 graph: graph.clone(),
@@ -154,15 +170,17 @@ impl Coordinator {
             generation: head.generation,
             epoch: head.epoch,
         };
-        let deployment = &running.deployment;
+        let Some(deployment) = self.as_the_head_says(running) else {
+            return;
+        };
         let places = deployment.placement.iter();
         let places = places.map(|(idx, place)| (*idx, place.task_manager.clone()));
         let parallelism = deployment.parallelism;
         self.places = places.collect();
         let attempt = Attempt {
             stamp,
-            tasks: self.config.graph.tasks(parallelism).collect(),
-            parallelism,
+            tasks: self.config.graph.tasks_of(deployment.subtasks()).collect(),
+            deployment: deployment.clone(),
             places: self.places.clone(),
             unprepared: BTreeSet::new(),
             progress: Default::default(),
@@ -172,7 +190,14 @@ impl Coordinator {
             first_id: deployment.first_id,
             sweeps_n: 0,
             recovering: false,
+            holders: BTreeMap::new(),
+            departed: committed.departed.clone(),
+            hand_over: (committed.kind == CheckpointKind::HandOver).then(|| {
+                let places = self.places.clone();
+                HandingOver::adopted(deployment.clone(), places, committed.id, self.now_ms)
+            }),
         };
+        let handed = attempt.hand_over.is_some().then(|| committed.clone());
         let (generation, epoch) = (attempt.stamp.generation, attempt.stamp.epoch);
         self.adopt_until_ms = None;
         self.may_run_smaller = true;
@@ -189,6 +214,11 @@ impl Coordinator {
         // Everything below was begun by an earlier coordinator, and no one will complete it.
         let void_to = CheckpointId::from_stored(self.next_id.get().saturating_sub(1));
         self.send(Command::Adopt { void_to });
+        if let Some(manifest) = handed {
+            // Whether all have heard of its commit, and of what they gain, is not known.
+            self.send(Command::Committed { id: manifest.id });
+            self.send(Command::Receive(Box::new(manifest)));
+        }
         self.checkpoint_at_ms = self.now_ms;
         self.report(Report::Adopted { generation, epoch });
     }

@@ -8,13 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use streamforge_core::ids::{CheckpointId, OperatorUid, SubtaskIdx, TaskId};
-use streamforge_core::manifest::{CheckpointKind, Counters, Manifest, SplitState};
+use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, SubtaskIdx, TaskId};
+use streamforge_core::job_graph::JobGraph;
+use streamforge_core::manifest::{CheckpointKind, Counters, Departed, Manifest, SplitState};
 use streamforge_core::messages::{Command, Deployment, Place, Progress, Stamp, TaskManagerId};
 
 use crate::coordinator::Coordinator;
 use crate::decision::{Decision, Outcome, Report};
 use crate::error::Error;
+use crate::hand_over::HandingOver;
 use crate::head::{Change, Table};
 use crate::placement::{Places, Placing, place};
 use crate::restart::Verdict;
@@ -37,8 +39,8 @@ pub(crate) struct Attempt {
     pub stamp: Stamp,
     /// Whose acknowledgements a checkpoint of this attempt needs (C1).
     pub tasks: BTreeSet<TaskId>,
-    /// Subtasks per stage.
-    pub parallelism: u32,
+    /// What its task managers run.
+    pub deployment: Deployment,
     /// Who runs which subtask.
     pub places: Places,
     /// Task managers that have not loaded their tasks yet.
@@ -57,23 +59,44 @@ pub(crate) struct Attempt {
     pub sweeps_n: u32,
     /// It follows a failure, and its first checkpoint is still to come.
     pub recovering: bool,
+    /// Who reads which split, as of the last checkpoint of this attempt.
+    pub holders: BTreeMap<OperatorUid, BTreeMap<SplitId, SubtaskIdx>>,
+    /// What subtasks left behind that left.
+    pub departed: Departed,
+    /// Owners change.
+    pub hand_over: Option<HandingOver>,
 }
 
 impl Attempt {
-    /// Each task manager of this attempt, once.
+    /// Each task manager of this attempt, once: those that run tasks, and those that ran some and
+    /// publish what is left of them.
     pub(crate) fn task_managers(&self) -> BTreeSet<TaskManagerId> {
-        self.places.values().cloned().collect()
+        let mut all = self.workers();
+        all.extend(self.deployment.slots.values().cloned());
+        all
     }
 
-    /// Whether this one runs that subtask.
+    /// Those that run tasks, or will.
+    pub(crate) fn workers(&self) -> BTreeSet<TaskManagerId> {
+        let joining = self.hand_over.iter().flat_map(|it| it.places.values());
+        self.places.values().chain(joining).cloned().collect()
+    }
+
+    /// Whether this one runs that subtask, or will.
     pub(crate) fn runs(&self, id: &TaskManagerId, subtask: SubtaskIdx) -> bool {
-        self.places.get(&subtask) == Some(id)
+        let joining = self.hand_over.iter();
+        let mut joining = joining.filter_map(|it| it.places.get(&subtask));
+        self.places.get(&subtask) == Some(id) || joining.any(|it| it == id)
     }
 
-    /// Who publishes a slot: its number may be from a time with more subtasks (X4).
-    pub(crate) fn publisher_of(&self, slot: u32) -> Option<&TaskManagerId> {
-        let subtask = slot.checked_rem(self.parallelism)?;
-        self.places.get(&SubtaskIdx(subtask))
+    /// Whose acknowledgements a checkpoint of this kind needs: that of a hand-over needs those of
+    /// subtasks that leave and of those that join.
+    pub(crate) fn expected(&self, kind: CheckpointKind, graph: &JobGraph) -> BTreeSet<TaskId> {
+        let mut expected = self.tasks.clone();
+        if let (CheckpointKind::HandOver, Some(hand_over)) = (kind, &self.hand_over) {
+            expected.extend(graph.tasks_of(hand_over.plan.joining.clone()));
+        }
+        expected
     }
 }
 
@@ -90,7 +113,9 @@ impl Coordinator {
         let placing = self.placing()?;
         let head = self.head.head()?;
         let parallelism = placing.parallelism;
-        let table = (parallelism != head.parallelism).then(|| Table {
+        // After a hand-over numbers may be missing.
+        let fits = head.assignment.subtasks().iter().eq(placing.places.keys());
+        let table = (parallelism != head.parallelism || !fits).then(|| Table {
             assignment: if self.places.is_empty() {
                 head.assignment.rescaled(parallelism)
             } else {
@@ -104,7 +129,7 @@ impl Coordinator {
 
     /// Who would run what if the attempt began now. `None`: too few are there.
     fn placing(&self) -> Option<Placing> {
-        let wanted = self.config.parallelism;
+        let wanted = self.wanted;
         let gathered = self
             .gather_until_ms
             .is_none_or(|until_ms| until_ms <= self.now_ms);
@@ -115,9 +140,11 @@ impl Coordinator {
     }
 
     /// The slots of those who may run tasks now. If that is nobody, of all.
-    fn slots(&self) -> BTreeMap<&TaskManagerId, u32> {
+    pub(crate) fn slots(&self) -> BTreeMap<&TaskManagerId, u32> {
         let all = self.members.iter().map(|(id, it)| (id, it.slots));
-        let may = |(id, _): &(&TaskManagerId, u32)| !self.channels.excludes(self.now_ms, id);
+        let may = |(id, _): &(&TaskManagerId, u32)| {
+            !self.channels.excludes(self.now_ms, id) && !self.members.leaves(id)
+        };
         let (allowed, excluded): (Vec<_>, Vec<_>) = all.partition(may);
         let slots = if allowed.is_empty() {
             excluded
@@ -139,6 +166,9 @@ impl Coordinator {
         receiver: SubtaskIdx,
         cause: &str,
     ) {
+        if self.is_beside([sender, receiver], cause) {
+            return;
+        }
         let place = |idx| self.attempt.as_ref().and_then(|it| it.places.get(&idx));
         if let (Some(one), Some(other)) = (place(sender), place(receiver)) {
             self.channels.on_broke(self.now_ms, one, other);
@@ -154,8 +184,9 @@ impl Coordinator {
         let Some(placing) = self.placing() else {
             return self.note_waiting();
         };
-        let fits =
-            |head: &streamforge_core::manifest::Head| head.parallelism == placing.parallelism;
+        let fits = |head: &streamforge_core::manifest::Head| {
+            head.assignment.subtasks().iter().eq(placing.places.keys())
+        };
         if self.head.head().is_some_and(fits) {
             self.undeployed = false;
             self.status.waits_for = None;
@@ -166,7 +197,7 @@ impl Coordinator {
     }
 
     fn note_waiting(&mut self) {
-        let (slots_n, wanted_n) = (self.slots_n(), self.config.parallelism);
+        let (slots_n, wanted_n) = (self.slots_n(), self.wanted);
         let waits_for = format!("slots for {wanted_n} subtasks, task managers offer {slots_n}");
         if self.status.waits_for.as_ref() != Some(&waits_for) {
             self.status.waits_for = Some(waits_for);
@@ -189,6 +220,8 @@ impl Coordinator {
             restore: self.restored(),
             first_id: self.next_id,
             placement: self.placement(&places),
+            born: head.generation,
+            slots: self.slot_owners(&places),
         };
         self.places = places;
         self.may_run_smaller = true;
@@ -199,7 +232,7 @@ impl Coordinator {
         let attempt = Attempt {
             stamp,
             tasks: self.config.graph.tasks(deployment.parallelism).collect(),
-            parallelism: deployment.parallelism,
+            deployment: deployment.clone(),
             places: self.places.clone(),
             unprepared: self.places.values().cloned().collect(),
             progress: BTreeMap::new(),
@@ -213,11 +246,30 @@ impl Coordinator {
             first_id: deployment.first_id,
             sweeps_n: 0,
             recovering: self.status.last_failure.is_some(),
+            holders: BTreeMap::new(),
+            departed: Departed::default(),
+            hand_over: None,
         };
         self.attempt = Some(attempt);
         self.note_restored();
         self.phase = Phase::Deploying;
         self.send(Command::Deploy(Box::new(deployment)));
+    }
+
+    /// Who publishes which slots: the task manager of its subtask, and those of numbers that no
+    /// subtask has are dealt out (X4).
+    fn slot_owners(&self, places: &Places) -> BTreeMap<u32, TaskManagerId> {
+        let own = places.iter().map(|(idx, id)| (idx.0, id.clone()));
+        let mut owners: BTreeMap<u32, TaskManagerId> = own.collect();
+        let listed = self.committed.iter().flat_map(|it| &it.staged);
+        for slot in listed.map(|state| state.slot.slot) {
+            let mut ids = places.values();
+            let nth = (slot as usize).checked_rem(places.len());
+            if let Some(id) = nth.and_then(|nth| ids.nth(nth)) {
+                owners.entry(slot).or_insert_with(|| id.clone());
+            }
+        }
+        owners
     }
 
     /// The newest manifest; of its staged output what is not known as published: a sink that takes
@@ -228,7 +280,7 @@ impl Coordinator {
         Some(Manifest { staged, ..manifest })
     }
 
-    fn placement(&self, places: &Places) -> BTreeMap<SubtaskIdx, Place> {
+    pub(crate) fn placement(&self, places: &Places) -> BTreeMap<SubtaskIdx, Place> {
         let place = |(idx, id): (&SubtaskIdx, &TaskManagerId)| {
             let exchange = self.members.get(id).map(|it| it.exchange.clone());
             let place = Place {
@@ -292,7 +344,7 @@ impl Coordinator {
     /// Manifest 0 is committed, or was long ago.
     pub(crate) fn let_rows_flow(&mut self) {
         let Some(attempt) = &self.attempt else { return };
-        let splits = deal_splits(&attempt.sources, attempt.parallelism);
+        let splits = deal_splits(&attempt.sources, attempt.deployment.parallelism);
         let (epoch, recovering) = (attempt.stamp.epoch, attempt.recovering);
         self.phase = Phase::Running;
         // X4: what the restored manifest lists goes first.
@@ -332,7 +384,7 @@ impl Coordinator {
         self.channels.on_lost(id);
         self.put_off_growing();
         let runs = |attempt: &Attempt| attempt.places.values().any(|it| it == id);
-        if self.attempt.as_ref().is_some_and(runs) {
+        if self.attempt.as_ref().is_some_and(runs) || self.on_partner_lost(id) {
             self.same_incident = self.now_ms < self.incident_until_ms;
             if !self.same_incident {
                 self.incident_until_ms = self.now_ms + INCIDENT_MS;
@@ -364,34 +416,13 @@ impl Coordinator {
         self.grow_at_ms = self.now_ms + self.grow_wait_ms;
     }
 
-    /// Right after a checkpoint: fewer subtasks than asked for, and slots for more? Then the attempt
-    /// is begun anew, and little is done twice. (A hand-over inside the epoch, K3, takes its place.)
-    pub(crate) fn grow_if_possible(&mut self) {
-        let just_committed = std::mem::take(&mut self.just_committed);
-        let Some(attempt) = &self.attempt else { return };
-        let from = attempt.parallelism;
-        let to = self.config.parallelism.min(self.slots_n());
-        if !just_committed
-            || self.phase != Phase::Running
-            || self.in_flight.is_some()
-            || self.committing.is_some()
-            || !self.store.is_free()
-            || to <= from
-            || self.now_ms < self.grow_at_ms
-        {
-            return;
-        }
-        self.report(Report::Growing { from, to });
-        self.send(Command::Cancel);
-        self.attempt = None;
-        self.phase = Phase::Recovering;
-        self.begin_epoch();
-    }
-
     /// The attempt is over. What it did since the newest manifest is forgotten and done again.
     pub(crate) fn on_failed(&mut self, cause: &str, retry: bool) {
         let Some(attempt) = &self.attempt else { return };
         let epoch = attempt.stamp.epoch;
+        if attempt.hand_over.is_some() {
+            self.put_off_hand_over();
+        }
         self.send(Command::Cancel);
         self.attempt = None;
         if self.finish_begun {
@@ -518,7 +549,7 @@ impl Coordinator {
         let Some(attempt) = &self.attempt else { return };
         let mut by_owner: BTreeMap<TaskManagerId, Vec<_>> = BTreeMap::new();
         for (slot, interval) in slots {
-            if let Some(owner) = attempt.publisher_of(slot.slot) {
+            if let Some(owner) = attempt.deployment.publisher_of(slot.slot) {
                 let theirs = by_owner.entry(owner.clone()).or_default();
                 theirs.push((slot, interval));
             }

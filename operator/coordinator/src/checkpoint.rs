@@ -14,7 +14,7 @@ mod build;
 use std::collections::BTreeMap;
 
 use streamforge_core::frame;
-use streamforge_core::ids::{CheckpointId, TaskId};
+use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, SubtaskIdx, TaskId};
 use streamforge_core::manifest::{self, CheckpointKind, Head, Manifest, ManifestRef};
 use streamforge_core::messages::{Command, TaskSnapshot};
 use streamforge_core::object_key::{MANIFESTS, Writer};
@@ -54,6 +54,8 @@ pub(crate) struct Committing {
     freeze_us: u64,
     /// It is the first one after a recovery, which is no progress (attack 47).
     after_recovery: bool,
+    /// Who held which split.
+    holders: BTreeMap<OperatorUid, BTreeMap<SplitId, SubtaskIdx>>,
 }
 
 impl Coordinator {
@@ -63,6 +65,7 @@ impl Coordinator {
             self.phase,
             Phase::Running | Phase::Stopping | Phase::Finishing
         ) || self.in_flight.is_some()
+            || self.is_handing_over()
             || self.committing.is_some()
             || !self.store.is_free()
         {
@@ -110,8 +113,14 @@ impl Coordinator {
         self.put_manifest();
     }
 
-    fn begin(&mut self, id: CheckpointId, kind: CheckpointKind) {
+    fn is_handing_over(&self) -> bool {
+        let attempt = self.attempt.as_ref();
+        attempt.is_some_and(|attempt| attempt.hand_over.is_some())
+    }
+
+    pub(crate) fn begin(&mut self, id: CheckpointId, kind: CheckpointKind) {
         let (acks, manifest) = (BTreeMap::new(), None);
+        self.just_committed = false;
         self.in_flight = Some(InFlight {
             id,
             kind,
@@ -122,7 +131,7 @@ impl Coordinator {
     }
 
     /// The next id, if it is within the range that the head reserves (C4).
-    fn reserved_id(&mut self) -> Option<CheckpointId> {
+    pub(crate) fn reserved_id(&mut self) -> Option<CheckpointId> {
         let reserved_to = self.head.head()?.ids_reserved_to;
         let id = self.next_id;
         (id <= reserved_to).then(|| {
@@ -135,14 +144,15 @@ impl Coordinator {
         let (Some(attempt), Some(in_flight)) = (&self.attempt, &mut self.in_flight) else {
             return;
         };
+        let expected = attempt.expected(in_flight.kind, &self.config.graph);
         if snapshot.id != in_flight.id
             || in_flight.manifest.is_some()
-            || !attempt.tasks.contains(&snapshot.task)
+            || !expected.contains(&snapshot.task)
         {
             return; // of an attempt that was given up
         }
         in_flight.acks.insert(snapshot.task, snapshot);
-        if in_flight.acks.len() == attempt.tasks.len() {
+        if in_flight.acks.len() == expected.len() {
             self.put_manifest();
         }
     }
@@ -176,7 +186,10 @@ impl Coordinator {
         };
         let built = match in_flight.kind {
             CheckpointKind::Initial => Ok(build::initial(&header, attempt, &self.publisher)),
-            CheckpointKind::Ordinary | CheckpointKind::Stop | CheckpointKind::Final => {
+            CheckpointKind::Ordinary
+            | CheckpointKind::HandOver
+            | CheckpointKind::Stop
+            | CheckpointKind::Final => {
                 build::union(&header, attempt, &in_flight.acks, &self.publisher)
             }
         };
@@ -185,6 +198,9 @@ impl Coordinator {
             Ok(manifest) => {
                 let key = manifest_key(&manifest);
                 let bytes = manifest::encode(frame::MANIFEST, &manifest);
+                if manifest.kind == CheckpointKind::HandOver {
+                    self.let_receive(&manifest);
+                }
                 if let Some(in_flight) = &mut self.in_flight {
                     in_flight.manifest = Some(manifest);
                 }
@@ -265,11 +281,16 @@ impl Coordinator {
                 .max()
                 .unwrap_or(0),
             after_recovery,
+            holders: holders(in_flight.acks.values()),
         });
         let retain_n = self.config.checkpoint.retain_n;
-        self.swap(Change::Commit {
-            manifest: reference,
-            retain_n,
+        let manifest = reference;
+        self.swap(match in_flight.kind {
+            CheckpointKind::HandOver => Change::CommitHandOver { manifest, retain_n },
+            CheckpointKind::Initial
+            | CheckpointKind::Ordinary
+            | CheckpointKind::Stop
+            | CheckpointKind::Final => Change::Commit { manifest, retain_n },
         });
     }
 
@@ -299,7 +320,11 @@ impl Coordinator {
             bytes_n,
             freeze_us,
             after_recovery,
+            holders,
         } = committing;
+        if let Some(attempt) = &mut self.attempt {
+            attempt.holders = holders;
+        }
         let (id, kind, duration_ms) = (manifest.id, manifest.kind, manifest.duration_ms);
         self.retention.learn(&key, &manifest);
         self.retention.on_head(head);
@@ -318,6 +343,9 @@ impl Coordinator {
         if is_last(kind) {
             // The tasks report no more; before that their own reports are newer.
             self.status.ledger = manifest.ledger.clone();
+        }
+        if kind == CheckpointKind::HandOver {
+            self.on_hand_over_committed(&manifest);
         }
         self.committed = Some(manifest);
         if kind != CheckpointKind::Initial && !after_recovery {
@@ -338,7 +366,7 @@ impl Coordinator {
             CheckpointKind::Stop => {
                 self.publish_until_ms = Some(self.now_ms + self.config.checkpoint.timeout_ms);
             }
-            CheckpointKind::Ordinary | CheckpointKind::Final => {}
+            CheckpointKind::Ordinary | CheckpointKind::HandOver | CheckpointKind::Final => {}
         }
         self.clean();
     }
@@ -379,8 +407,8 @@ impl Coordinator {
         if in_flight.manifest.is_some() {
             return "the store has not taken its manifest".to_owned();
         }
-        let missing = attempt
-            .tasks
+        let expected = attempt.expected(in_flight.kind, &self.config.graph);
+        let missing = expected
             .iter()
             .filter(|task| !in_flight.acks.contains_key(task));
         let missing: Vec<String> = missing.map(ToString::to_string).collect();
@@ -396,6 +424,10 @@ impl Coordinator {
         self.store.clear();
         self.send(Command::Abort { id: in_flight.id });
         self.note_failed(in_flight.id, reason);
+        if in_flight.kind == CheckpointKind::HandOver {
+            // Some send by the new table already (K3).
+            return self.on_failed(&format!("the hand-over failed: {reason}"), true);
+        }
         let policy = &self.config.checkpoint;
         let wait_ms = policy
             .interval_ms
@@ -518,6 +550,20 @@ impl Coordinator {
             (Cleaning::List(_) | Cleaning::Delete(_), _) => {}
         }
     }
+}
+
+fn holders<'a>(
+    acks: impl Iterator<Item = &'a TaskSnapshot>,
+) -> BTreeMap<OperatorUid, BTreeMap<SplitId, SubtaskIdx>> {
+    let mut holders: BTreeMap<OperatorUid, BTreeMap<SplitId, SubtaskIdx>> = BTreeMap::new();
+    for ack in acks {
+        for (source, splits) in &ack.splits {
+            let of_source = holders.entry(source.clone()).or_default();
+            let ids = splits.iter().map(|split| split.split.clone());
+            of_source.extend(ids.map(|id| (id, ack.task.subtask)));
+        }
+    }
+    holders
 }
 
 fn is_last(kind: CheckpointKind) -> bool {

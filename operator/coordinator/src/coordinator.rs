@@ -7,7 +7,7 @@
 //! Invariant C5: nothing is sent to a task manager before this coordinator's swap of the head to its
 //! own generation is known to have succeeded, and nothing after it lost one.
 
-use streamforge_core::ids::CheckpointId;
+use streamforge_core::ids::{CheckpointId, TaskId};
 use streamforge_core::manifest::{Head, Manifest, Plan};
 use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManagerId};
 
@@ -87,10 +87,16 @@ pub struct Coordinator {
     pub(crate) same_incident: bool,
     /// Channels that broke although both sessions live, and who has no place because of them.
     pub(crate) channels: Channels,
-    /// Not before this the job goes back to all its subtasks.
+    /// Subtasks that are wanted: what the coordinator was started with, or was asked for since.
+    pub(crate) wanted: u32,
+    /// The head does not know of what was asked for.
+    pub(crate) unsaved_scale: bool,
+    /// Hand-overs in a row that came to nothing.
+    pub(crate) hand_overs_failed_n: u32,
+    /// Not before this subtasks come or go.
     pub(crate) grow_at_ms: u64,
     pub(crate) grow_wait_ms: u64,
-    /// An ordinary checkpoint was committed by what happened just now.
+    /// An ordinary checkpoint is committed, and nothing has followed it yet.
     pub(crate) just_committed: bool,
     pub(crate) in_flight: Option<InFlight>,
     /// A manifest whose naming swap has begun and is not resolved (C2).
@@ -149,6 +155,9 @@ impl Coordinator {
             channels: Channels::default(),
             incident_until_ms: 0,
             same_incident: false,
+            wanted: config.parallelism,
+            unsaved_scale: false,
+            hand_overs_failed_n: 0,
             grow_at_ms: 0,
             grow_wait_ms: 0,
             just_committed: false,
@@ -203,6 +212,8 @@ impl Coordinator {
                 let cause = "the task manager has ended, and no other will come".to_owned();
                 self.fail(Error::Job { cause });
             }
+            Input::Leaving(task_manager) => self.on_leaving(&task_manager),
+            Input::Scale(parallelism) => self.on_scale(parallelism),
             Input::Stop => self.on_stop(),
         }
         self.go_on();
@@ -214,6 +225,9 @@ impl Coordinator {
     pub fn status(&self) -> Status {
         let mut status = self.status.clone();
         status.phase = self.phase;
+        status.wanted = self.wanted;
+        let hand_over = self.attempt.as_ref().and_then(|it| it.hand_over.as_ref());
+        status.hand_over = hand_over.map(|it| it.step.to_string());
         status.task_managers_n = self.members.len();
         status.unpublished_n = self.publisher.unpublished_n();
         status.stop_waits_for = self.stop_waits_for();
@@ -300,7 +314,9 @@ impl Coordinator {
         self.deploy_if_possible();
         self.send_notices();
         self.check_timeouts();
-        self.grow_if_possible();
+        self.save_scale();
+        self.hand_over_if_due();
+        self.go_on_handing_over();
         self.trigger_if_due();
         self.end_if_done();
     }
@@ -396,7 +412,12 @@ impl Coordinator {
                 self.status.epoch = head.epoch;
                 self.undeployed = true;
             }
-            Change::Commit { .. } | Change::Reserve => {}
+            Change::Propose { .. } => self.on_proposed(),
+            Change::Commit { .. }
+            | Change::CommitHandOver { .. }
+            | Change::Withdraw
+            | Change::Scale(_)
+            | Change::Reserve => {}
             Change::Finish => {
                 self.send(Command::Cancel);
                 self.end(Outcome::Finished { before: false });
@@ -421,21 +442,9 @@ impl Coordinator {
         if stamp != ours {
             return; // C5: of an older coordinator, or of an attempt that is over
         }
-        let spoken_of = match &event {
-            Event::Ack(snapshot) => Some(snapshot.task),
-            Event::Declined { task, .. } | Event::Ended { task } => Some(*task),
-            Event::Failed { task, .. } => *task,
-            Event::Prepared { .. }
-            | Event::Published { .. }
-            | Event::PublishFailed { .. }
-            | Event::TakenOver { .. }
-            | Event::ChannelBroke { .. }
-            | Event::Progress(_) => None,
-        };
-        let places = &attempt.places;
-        let is_theirs = match spoken_of {
+        let is_theirs = match spoken_of(&event) {
             Some(task) => attempt.runs(from, task.subtask),
-            None => places.values().any(|it| it == from),
+            None => attempt.task_managers().contains(from),
         };
         if !is_theirs {
             return; // of a task that another runs
@@ -458,6 +467,11 @@ impl Coordinator {
             }
             Event::TakenOver { reason } => self.on_taken_over_elsewhere(reason),
             Event::Ended { task } => self.on_ended(task),
+            Event::Failed {
+                task: Some(task),
+                cause,
+                ..
+            } if self.is_to_join(task.subtask) => self.withdraw(&format!("task {task}: {cause}")),
             Event::Failed { task, cause, retry } => {
                 let cause =
                     task.map_or_else(|| cause.clone(), |task| format!("task {task}: {cause}"));
@@ -468,6 +482,9 @@ impl Coordinator {
                 receiver,
                 cause,
             } => self.on_channel_broke(sender, receiver, &cause),
+            Event::HandOverPrepared => self.on_hand_over_prepared(from),
+            Event::HandOverRefused { reason } => self.on_hand_over_refused(from, &reason),
+            Event::Received { task, id } => self.on_received(task, id),
             Event::Progress(progress) => self.on_progress(from.clone(), *progress),
         }
     }
@@ -507,6 +524,25 @@ impl Coordinator {
         self.store.clear();
         self.cleaner.clear();
         self.out.push(Decision::End(outcome));
+    }
+}
+
+/// The task that an event is of, if it is of one.
+fn spoken_of(event: &Event) -> Option<TaskId> {
+    match event {
+        Event::Ack(snapshot) => Some(snapshot.task),
+        Event::Declined { task, .. } | Event::Ended { task } | Event::Received { task, .. } => {
+            Some(*task)
+        }
+        Event::Failed { task, .. } => *task,
+        Event::Prepared { .. }
+        | Event::Published { .. }
+        | Event::PublishFailed { .. }
+        | Event::TakenOver { .. }
+        | Event::HandOverPrepared
+        | Event::HandOverRefused { .. }
+        | Event::ChannelBroke { .. }
+        | Event::Progress(_) => None,
     }
 }
 

@@ -83,12 +83,29 @@ pub enum Report {
         /// How it was noticed.
         cause: String,
     },
-    /// The attempt is begun anew, with more subtasks, right after a checkpoint.
-    Growing {
-        /// Subtasks it had.
-        from: u32,
-        /// Subtasks it will have.
+    /// A person asked for another parallelism.
+    Scaling {
+        /// This one.
         to: u32,
+    },
+    /// Subtasks come or go while the attempt goes on (K3).
+    HandingOver {
+        /// Subtasks there are.
+        from: usize,
+        /// Subtasks there will be.
+        to: usize,
+    },
+    /// They came or went.
+    HandedOver {
+        /// Subtasks there are.
+        to: usize,
+        /// From the proposal to the last task that has what it gained.
+        took_ms: u64,
+    },
+    /// They will not, for now; nothing has ended.
+    HandOverWithdrawn {
+        /// Why.
+        reason: String,
     },
     /// A restore from below the newest checkpoint, as asked: rows published after it come again.
     Rewound {

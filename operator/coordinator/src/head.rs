@@ -12,7 +12,7 @@
 use streamforge_core::frame;
 use streamforge_core::ids::{CheckpointId, Epoch, Generation, JobId};
 use streamforge_core::key_group::Assignment;
-use streamforge_core::manifest::{self, HEAD_KEY, Head, ManifestRef};
+use streamforge_core::manifest::{self, HEAD_KEY, Head, ManifestRef, Scaled};
 
 use crate::error::Error;
 use crate::store_request::{PutCondition, StoreAnswer, StoreRequest, Version};
@@ -35,6 +35,24 @@ pub enum Change {
         /// How many are kept.
         retain_n: usize,
     },
+    /// This table is to hold from the barrier of a checkpoint on that is still to come (K3).
+    Propose {
+        /// The table.
+        assignment: Assignment,
+        /// Subtasks have numbers below this.
+        numbers_to: u32,
+    },
+    /// It will not.
+    Withdraw,
+    /// This manifest is the newest, and the proposed table holds from now on.
+    CommitHandOver {
+        /// The manifest.
+        manifest: ManifestRef,
+        /// How many are kept.
+        retain_n: usize,
+    },
+    /// A person asked for this parallelism.
+    Scale(Scaled),
     /// Nothing but more ids.
     Reserve,
     /// The job is done.
@@ -63,6 +81,8 @@ pub struct TakeOver {
     pub plan_hash: u64,
     /// The table of the epoch that begins; `None`: the epoch goes on, and so does its table.
     pub table: Option<Table>,
+    /// The parallelism that was asked for while the job ran, if that still counts.
+    pub scaled: Option<Scaled>,
     /// A rewind: this one becomes the newest, and those above it leave the list.
     pub rewind_to: Option<CheckpointId>,
 }
@@ -79,16 +99,28 @@ impl Change {
             Self::TakeOver(_) | Self::Reserve => {}
             Self::BeginEpoch(table) => {
                 head.epoch = head.epoch.next();
+                head.proposed = None;
+                head.numbers_to = 0;
                 if let Some(table) = table {
                     head.assignment = table.assignment.clone();
                     head.parallelism = table.parallelism;
                 }
             }
-            Self::Commit { manifest, retain_n } => {
-                head.retained.push(manifest.clone());
-                let drop_n = head.retained.len().saturating_sub((*retain_n).max(1));
-                head.retained.drain(..drop_n);
-                head.newest = Some(manifest.clone());
+            Self::Propose {
+                assignment,
+                numbers_to,
+            } => {
+                head.proposed = Some(assignment.clone());
+                head.numbers_to = head.numbers_to.max(*numbers_to);
+            }
+            Self::Withdraw => head.proposed = None,
+            Self::Scale(scaled) => head.scaled = Some(*scaled),
+            Self::Commit { manifest, retain_n } => commit(&mut head, manifest, *retain_n),
+            Self::CommitHandOver { manifest, retain_n } => {
+                commit(&mut head, manifest, *retain_n);
+                let table = head.proposed.take()?;
+                head.parallelism = u32::try_from(table.subtasks().len()).unwrap_or(u32::MAX);
+                head.assignment = table;
             }
             Self::Finish => head.finished = true,
         }
@@ -97,6 +129,13 @@ impl Change {
         head.nonce = nonce;
         Some(head)
     }
+}
+
+fn commit(head: &mut Head, manifest: &ManifestRef, retain_n: usize) {
+    head.retained.push(manifest.clone());
+    let drop_n = head.retained.len().saturating_sub(retain_n.max(1));
+    head.retained.drain(..drop_n);
+    head.newest = Some(manifest.clone());
 }
 
 impl TakeOver {
@@ -133,6 +172,12 @@ impl TakeOver {
             ids_reserved_to: base.map_or(CheckpointId::ZERO, |base| base.ids_reserved_to),
             nonce: 0,
             finished: base.is_some_and(|base| base.finished) && self.rewind_to.is_none(),
+            proposed: None,
+            numbers_to: match (&self.table, base) {
+                (None, Some(base)) => base.numbers_to,
+                _ => 0,
+            },
+            scaled: self.scaled,
         })
     }
 }

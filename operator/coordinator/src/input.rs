@@ -31,6 +31,10 @@ pub enum Input {
     },
     /// No task manager is left, and none will come: the only one was in this process.
     TaskManagersEnded,
+    /// This task manager is to end: its subtasks go to others, and then it may.
+    Leaving(TaskManagerId),
+    /// A person wants this many subtasks; see [`crate::Coordinator::check_scale`].
+    Scale(u32),
     /// A person or the system wants the job to stop, with a checkpoint.
     Stop,
 }

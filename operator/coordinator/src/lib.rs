@@ -12,6 +12,7 @@
 //! * `members` and `placement`: who is there, and who runs what (K2).
 //! * `channels`: who loses its place when two cannot reach each other (B2).
 //! * `adoption`: an attempt that outlived its coordinator goes on (F1).
+//! * `hand_over`: owners change while the attempt goes on (K3).
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
 //! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
@@ -27,6 +28,7 @@ mod config;
 mod coordinator;
 mod decision;
 mod error;
+mod hand_over;
 pub mod head;
 mod input;
 mod lane;

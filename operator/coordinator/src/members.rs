@@ -23,6 +23,8 @@ pub(crate) struct Members {
 struct Member {
     registration: Registration,
     silent_ms: u64,
+    /// It is to end: it gets no tasks any more.
+    leaves: bool,
 }
 
 impl Members {
@@ -43,6 +45,7 @@ impl Members {
             Member {
                 registration,
                 silent_ms,
+                leaves: false,
             },
         );
         before
@@ -51,6 +54,16 @@ impl Members {
     /// A session ended. False: there was none.
     pub(crate) fn remove(&mut self, id: &TaskManagerId) -> bool {
         self.known.remove(id).is_some()
+    }
+
+    /// It is to end. False: that is known, or there is no such one.
+    pub(crate) fn leave(&mut self, id: &TaskManagerId) -> bool {
+        let member = self.known.get_mut(id);
+        member.is_some_and(|member| !std::mem::replace(&mut member.leaves, true))
+    }
+
+    pub(crate) fn leaves(&self, id: &TaskManagerId) -> bool {
+        self.known.get(id).is_some_and(|member| member.leaves)
     }
 
     pub(crate) fn contains(&self, id: &TaskManagerId) -> bool {

@@ -7,7 +7,7 @@
 //! manifest lists what is not confirmed, oldest first. Invariant X5: a sink's interval n + 1 is
 //! released only after *all* its slots confirmed n, so a key that changed slots keeps its order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId};
 use streamforge_core::manifest::{Manifest, SlotState, StagedInterval};
@@ -135,6 +135,15 @@ impl Publisher {
                 intervals: intervals.into_values().collect(),
             };
         slots.into_iter().map(state).collect()
+    }
+
+    /// Slots that have output to be published.
+    #[must_use]
+    pub fn unpublished_slots(&self) -> BTreeSet<u32> {
+        let waiting = self.sinks.values().flat_map(BTreeMap::values);
+        waiting
+            .flat_map(|it| it.keys().map(|slot| slot.slot))
+            .collect()
     }
 
     /// How many intervals of slots wait to be published.

@@ -3,9 +3,9 @@
 //! Owns: dealing splits out when an attempt starts. Ended splits are never dealt (C11): they stay in
 //! the manifest only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use streamforge_core::ids::{OperatorUid, SubtaskIdx};
+use streamforge_core::ids::{OperatorUid, SplitId, SubtaskIdx};
 use streamforge_core::manifest::{SplitProgress, SplitState};
 
 /// Deals the splits that are not at their end, largest first, each to the subtask with the least
@@ -38,6 +38,57 @@ pub fn deal_splits(
             *splits_n.entry(subtask).or_default() += 1;
             by_subtask.entry(subtask).or_default().push(split.clone());
         }
+    }
+    dealt
+}
+
+/// Who reads which open split once just these subtasks are there: everybody keeps what it has, what
+/// has no reader any more goes to those with the fewest, and then the fullest give until all have
+/// about as many.
+#[must_use]
+pub fn deal_on(
+    sources: &BTreeMap<OperatorUid, Vec<SplitState>>,
+    holders: &BTreeMap<OperatorUid, BTreeMap<SplitId, SubtaskIdx>>,
+    subtasks: &BTreeSet<SubtaskIdx>,
+) -> BTreeMap<OperatorUid, BTreeMap<SplitId, SubtaskIdx>> {
+    let mut dealt = BTreeMap::new();
+    for (source, splits) in sources {
+        let held = holders.get(source);
+        let mut by_reader: BTreeMap<SubtaskIdx, Vec<SplitId>> =
+            subtasks.iter().map(|idx| (*idx, Vec::new())).collect();
+        let mut orphans = Vec::new();
+        let open = splits.iter();
+        for split in open.filter(|split| split.progress != SplitProgress::End) {
+            let holder = held.and_then(|held| held.get(&split.split));
+            match holder.and_then(|holder| by_reader.get_mut(holder)) {
+                Some(theirs) => theirs.push(split.split.clone()),
+                None => orphans.push(split.split.clone()),
+            }
+        }
+        let least = |by: &BTreeMap<SubtaskIdx, Vec<SplitId>>| {
+            let least = by.iter().min_by_key(|(idx, theirs)| (theirs.len(), **idx));
+            least.map(|(idx, theirs)| (*idx, theirs.len()))
+        };
+        let most = |by: &BTreeMap<SubtaskIdx, Vec<SplitId>>| {
+            let most = by.iter().max_by_key(|(idx, theirs)| (theirs.len(), **idx));
+            most.map(|(idx, theirs)| (*idx, theirs.len()))
+        };
+        for split in orphans {
+            if let Some((idx, _)) = least(&by_reader) {
+                by_reader.entry(idx).or_default().push(split);
+            }
+        }
+        while let (Some((to, fewest)), Some((from, most))) = (least(&by_reader), most(&by_reader))
+            && most > fewest + 1
+        {
+            let Some(split) = by_reader.get_mut(&from).and_then(Vec::pop) else {
+                break;
+            };
+            by_reader.entry(to).or_default().push(split);
+        }
+        let deal = by_reader.into_iter();
+        let deal = deal.flat_map(|(idx, splits)| splits.into_iter().map(move |it| (it, idx)));
+        dealt.insert(source.clone(), deal.collect());
     }
     dealt
 }
@@ -92,5 +143,32 @@ mod tests {
             deal(vec![ended, split("open", 1)], 2),
             [vec!["open".to_owned()], vec![]]
         );
+    }
+
+    #[test]
+    fn splits_move_only_where_they_must_k3() {
+        let source = OperatorUid("s".to_owned());
+        let splits = ["a", "b", "c", "d", "e"].map(|name| split(name, 1));
+        let sources = BTreeMap::from([(source.clone(), splits.to_vec())]);
+        let held = [("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1)];
+        let held = held.map(|(split, idx)| (SplitId(split.to_owned()), SubtaskIdx(idx)));
+        let holders = BTreeMap::from([(source.clone(), held.into())]);
+        let deal = |subtasks: &[u32]| {
+            let subtasks = subtasks.iter().copied().map(SubtaskIdx).collect();
+            let dealt = deal_on(&sources, &holders, &subtasks);
+            let dealt = dealt[&source].iter();
+            dealt
+                .map(|(split, idx)| (split.0.clone(), idx.0))
+                .collect::<Vec<_>>()
+        };
+        let named =
+            |all: [(&str, u32); 5]| all.map(|(split, idx)| (split.to_owned(), idx)).to_vec();
+
+        let stays = named([("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1)]);
+        assert_eq!(deal(&[0, 1]), stays);
+        let one_more = named([("a", 0), ("b", 0), ("c", 2), ("d", 1), ("e", 1)]);
+        assert_eq!(deal(&[0, 1, 2]), one_more);
+        let one_left = named([("a", 5), ("b", 5), ("c", 1), ("d", 1), ("e", 1)]);
+        assert_eq!(deal(&[1, 5]), one_left);
     }
 }

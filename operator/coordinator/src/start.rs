@@ -8,7 +8,7 @@
 //! older one that is whole.
 
 use streamforge_core::frame;
-use streamforge_core::ids::CheckpointId;
+use streamforge_core::ids::{CheckpointId, SubtaskIdx};
 use streamforge_core::key_group::Assignment;
 use streamforge_core::manifest::{self, HEAD_KEY, Head, Manifest, ManifestRef, Plan};
 use streamforge_core::object_key::{MANIFESTS, PLANS, Writer};
@@ -431,13 +431,18 @@ impl Coordinator {
     }
 
     fn take_over(&mut self) {
-        let parallelism = self.config.parallelism;
+        // What was asked for while the job ran holds until somebody starts it with another number.
+        let asked = self.config.parallelism;
+        let scaled = self.head.head().and_then(|head| head.scaled);
+        let scaled = scaled.filter(|scaled| scaled.started_with == asked);
+        self.wanted = scaled.map_or(asked, |scaled| scaled.to);
+        let parallelism = self.wanted;
         let groups_n = self.config.graph.max_parallelism;
         let assignment = match self.head.head() {
             Some(head) if head.assignment.groups_n() != groups_n => {
                 Assignment::even(groups_n, parallelism)
             }
-            Some(head) if head.parallelism == parallelism => head.assignment.clone(),
+            Some(head) if is_numbered(head, parallelism) => head.assignment.clone(),
             Some(head) => head.assignment.rescaled(parallelism),
             None => Assignment::even(groups_n, parallelism),
         };
@@ -454,6 +459,7 @@ impl Coordinator {
             plan: self.starting.plan_key.clone(),
             plan_hash: self.plan.hash(),
             table: (!goes_on).then_some(table),
+            scaled,
             rewind_to: self.config.rewind_to,
         })));
     }
@@ -484,6 +490,12 @@ impl Coordinator {
             self.undeployed = true;
         }
     }
+}
+
+/// Whether its subtasks are numbered from 0 on, without a gap.
+fn is_numbered(head: &Head, parallelism: u32) -> bool {
+    let subtasks = head.assignment.subtasks();
+    head.parallelism == parallelism && subtasks.into_iter().eq((0..parallelism).map(SubtaskIdx))
 }
 
 fn with_source(error: &dyn std::error::Error) -> String {

@@ -37,6 +37,10 @@ pub struct Status {
     pub epoch: Epoch,
     /// Subtasks per stage.
     pub parallelism: u32,
+    /// Subtasks that are wanted.
+    pub wanted: u32,
+    /// What a hand-over of key groups is doing, for people.
+    pub hand_over: Option<String>,
     /// Task managers with a session.
     pub task_managers_n: usize,
     /// What the job waits for before it can begin, for people.

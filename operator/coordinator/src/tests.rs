@@ -5,6 +5,7 @@ mod checkpoints;
 mod endings;
 mod failures;
 mod forks;
+mod handing_over;
 mod members;
 mod publishing;
 mod retaining;

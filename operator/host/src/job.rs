@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::{self, Clock};
+use crate::control::Ask;
 use crate::requests::perform;
 use crate::task_managers::{News, TaskManagers};
 
@@ -156,6 +157,10 @@ impl<T: TaskManagers> Host<T> {
                     Err(join) => std::panic::resume_unwind(join.into_panic()),
                 },
                 news = self.task_managers.recv(), if connected => match news {
+                    Some(News::Asked(ask)) => match self.answer(ask) {
+                        Some(input) => input,
+                        None => continue,
+                    },
                     Some(news) => input_of(news),
                     None => { connected = false; Input::TaskManagersEnded }
                 },
@@ -173,6 +178,37 @@ impl<T: TaskManagers> Host<T> {
                 return outcome;
             }
             self.status.send_replace(self.coordinator.status());
+        }
+    }
+
+    /// Answers a person; what is to be done about it, if anything.
+    fn answer(&self, ask: Ask) -> Option<Input> {
+        // Whoever asked may have gone away: what was asked is done all the same.
+        match ask {
+            Ask::Status(answer) => {
+                let _gone = answer.send(Box::new(self.coordinator.status()));
+                None
+            }
+            Ask::Scale(parallelism, answer) => {
+                let may = self.coordinator.check_scale(parallelism);
+                let input = may.is_ok().then_some(Input::Scale(parallelism));
+                let _gone = answer.send(may);
+                input
+            }
+            Ask::Stop(answer) => {
+                let _gone = answer.send(Ok(()));
+                Some(Input::Stop)
+            }
+            Ask::Drain(name, answer) => match self.coordinator.find_member(&name) {
+                Ok(id) => {
+                    let _gone = answer.send(Ok(()));
+                    Some(Input::Leaving(id))
+                }
+                Err(reason) => {
+                    let _gone = answer.send(Err(reason));
+                    None
+                }
+            },
         }
     }
 
@@ -217,6 +253,7 @@ impl<T: TaskManagers> Host<T> {
 
 fn input_of(news: News) -> Input {
     match news {
+        News::Asked(_) => Input::Tick, // answered before
         News::Registered(task_manager, registration) => Input::Registered {
             task_manager,
             registration,
@@ -266,7 +303,10 @@ fn log(report: &Report) {
             task_manager,
             cause,
         } => tracing::warn!(%task_manager, cause, "task manager lost"),
-        Report::Growing { from, to } => tracing::info!(from, to, "going back to more subtasks"),
+        Report::Scaling { to } => tracing::info!(to, "another parallelism was asked for"),
+        Report::HandingOver { from, to } => tracing::info!(from, to, "handing over key groups"),
+        Report::HandedOver { to, took_ms } => tracing::info!(to, took_ms, "handed over"),
+        Report::HandOverWithdrawn { reason } => tracing::warn!(reason, "hand-over withdrawn"),
         Report::Rewound { from, to } => tracing::warn!(%from, %to, "rewound as asked"),
         Report::Running { epoch } => tracing::info!(%epoch, "running"),
         Report::CheckpointCompleted {

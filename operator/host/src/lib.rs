@@ -5,6 +5,7 @@
 //! processes: [`sessions`].
 
 mod clock;
+mod control;
 pub mod history;
 mod job;
 pub mod metrics;
@@ -12,6 +13,7 @@ mod requests;
 pub mod sessions;
 mod task_managers;
 
+pub use control::Ask;
 pub use job::{JobConfig, JobHandle, start};
 pub use requests::{check_objects, perform};
 pub use streamforge_coordinator::{

@@ -21,12 +21,14 @@ use streamforge_core::messages::{Command, Stamp, TaskManagerId};
 use streamforge_proto::convert::coordinator::to_command;
 use streamforge_proto::tls::Tls;
 use streamforge_proto::v1;
+use streamforge_proto::v1::control_server::ControlServer;
 use streamforge_proto::v1::coordinator_server::CoordinatorServer;
 use streamforge_proto::v1::to_task_manager::What;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tonic::transport::server::TcpIncoming;
 
+use crate::control;
 use crate::task_managers::{EVENTS_MAX, Lost, News, TaskManagers};
 use session::Service;
 
@@ -177,6 +179,7 @@ impl Sessions {
                 }
                 current
             }
+            News::Asked(_) => true,
         }
     }
 }
@@ -194,10 +197,16 @@ fn serve(shared: Arc<Shared>) -> Result<SocketAddr, Error> {
     if let Some(tls) = &shared.config.tls {
         server = server.tls_config(tls.server()).map_err(Error::Tls)?;
     }
+    let control = ControlServer::new(control::Service {
+        news: shared.news.clone(),
+    });
     let service = CoordinatorServer::new(Service { shared })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let serving = server.add_service(service).serve_with_incoming(incoming);
+    let serving = server
+        .add_service(service)
+        .add_service(control)
+        .serve_with_incoming(incoming);
     tokio::spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the coordinator's listener stopped");

@@ -7,6 +7,8 @@ use async_trait::async_trait;
 use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManagerId};
 use tokio::sync::mpsc;
 
+use crate::control::Ask;
+
 /// Commands waiting for one task manager. It takes them at once; so many mean that it hangs.
 pub(crate) const COMMANDS_MAX: usize = 1_024;
 
@@ -32,6 +34,8 @@ pub enum News {
     Said(TaskManagerId, Stamp, Event),
     /// Its session is over.
     Lost(TaskManagerId, String),
+    /// A person asks something.
+    Asked(Ask),
 }
 
 /// The task managers of one job, as their coordinator's host sees them.

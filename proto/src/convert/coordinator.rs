@@ -22,11 +22,11 @@ use crate::v1;
 use v1::task_command::What as CommandWhat;
 use v1::task_event::What as EventWhat;
 
-/// Oldest version of the session's protocol that this program speaks.
-pub const PROTOCOL_MIN: u32 = 1;
+/// Oldest version of the session's protocol that this program speaks: version 1 has no hand-over.
+pub const PROTOCOL_MIN: u32 = 2;
 
 /// Newest version of the session's protocol that this program speaks.
-pub const PROTOCOL_MAX: u32 = 1;
+pub const PROTOCOL_MAX: u32 = 2;
 
 /// Newest version of the payloads' encoding, and the only one so far.
 pub const PAYLOAD_FORMAT: u32 = 1;
@@ -140,6 +140,7 @@ pub fn to_register(task_manager: TaskManagerId, registration: Registration) -> v
             ended,
             failed: running.failed,
             deployment: payload(&running.deployment),
+            prepared: running.prepared.and_then(|it| payload(&*it)),
         }
     });
     v1::Register {
@@ -167,6 +168,10 @@ pub fn from_register(register: v1::Register) -> Result<(TaskManagerId, Registrat
             started: running.started,
             ended: running.ended.iter().map(from_task).collect(),
             failed: running.failed,
+            prepared: match running.prepared {
+                None => None,
+                prepared => Some(open(MESSAGE, prepared)?),
+            },
         })),
     };
     let task_manager = TaskManagerId {
@@ -206,6 +211,13 @@ pub fn to_command(stamp: Stamp, command: Command) -> v1::TaskCommand {
                 slots: slots.into_iter().map(interval).collect(),
             })
         }
+        Command::Prepare(hand_over) => CommandWhat::Prepare(v1::Prepare {
+            hand_over: payload(&*hand_over),
+        }),
+        Command::Withdraw => CommandWhat::Withdraw(v1::Withdraw {}),
+        Command::Receive(manifest) => CommandWhat::Receive(v1::Receive {
+            manifest: payload(&*manifest),
+        }),
         Command::Committed { id } => CommandWhat::Committed(v1::Committed { id: id.get() }),
         Command::Cancel => CommandWhat::Cancel(v1::Cancel {}),
     };
@@ -249,6 +261,9 @@ pub fn from_command(command: v1::TaskCommand) -> Result<(Stamp, Command), Error>
         CommandWhat::Committed(committed) => Command::Committed {
             id: id(committed.id),
         },
+        CommandWhat::Prepare(prepare) => Command::Prepare(open("prepare", prepare.hand_over)?),
+        CommandWhat::Withdraw(v1::Withdraw {}) => Command::Withdraw,
+        CommandWhat::Receive(receive) => Command::Receive(open("receive", receive.manifest)?),
         CommandWhat::Cancel(v1::Cancel {}) => Command::Cancel,
     };
     Ok((stamp, command))
@@ -301,6 +316,14 @@ pub fn to_event(stamp: Stamp, event: Event) -> v1::TaskEvent {
             receiver: receiver.0,
             cause,
         }),
+        Event::HandOverPrepared => EventWhat::HandOverPrepared(v1::HandOverPrepared {}),
+        Event::HandOverRefused { reason } => {
+            EventWhat::HandOverRefused(v1::HandOverRefused { reason })
+        }
+        Event::Received { task, id } => EventWhat::Received(v1::Received {
+            task: Some(to_task(task)),
+            id: id.get(),
+        }),
         Event::Progress(progress) => EventWhat::Progress(v1::Progress {
             progress: payload(&*progress),
         }),
@@ -352,6 +375,14 @@ pub fn from_event(event: v1::TaskEvent) -> Result<(Stamp, Event), Error> {
             sender: SubtaskIdx(broke.sender),
             receiver: SubtaskIdx(broke.receiver),
             cause: broke.cause,
+        },
+        EventWhat::HandOverPrepared(v1::HandOverPrepared {}) => Event::HandOverPrepared,
+        EventWhat::HandOverRefused(refused) => Event::HandOverRefused {
+            reason: refused.reason,
+        },
+        EventWhat::Received(received) => Event::Received {
+            task: task("received", received.task)?,
+            id: id(received.id),
         },
         EventWhat::Progress(progress) => Event::Progress(open("progress", progress.progress)?),
     };

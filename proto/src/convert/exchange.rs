@@ -68,6 +68,7 @@ pub fn encode_barrier(id: CheckpointId, kind: CheckpointKind) -> v1::BarrierMark
     let purpose = match kind {
         CheckpointKind::Initial => v1::CheckpointPurpose::Initial,
         CheckpointKind::Ordinary => v1::CheckpointPurpose::Ordinary,
+        CheckpointKind::HandOver => v1::CheckpointPurpose::HandOver,
         CheckpointKind::Stop => v1::CheckpointPurpose::Stop,
         CheckpointKind::Final => v1::CheckpointPurpose::Final,
     };
@@ -85,6 +86,7 @@ pub fn decode_barrier(mark: &v1::BarrierMark) -> Result<(CheckpointId, Checkpoin
     let kind = match v1::CheckpointPurpose::try_from(mark.purpose) {
         Ok(v1::CheckpointPurpose::Initial) => CheckpointKind::Initial,
         Ok(v1::CheckpointPurpose::Ordinary) => CheckpointKind::Ordinary,
+        Ok(v1::CheckpointPurpose::HandOver) => CheckpointKind::HandOver,
         Ok(v1::CheckpointPurpose::Stop) => CheckpointKind::Stop,
         Ok(v1::CheckpointPurpose::Final) => CheckpointKind::Final,
         Ok(v1::CheckpointPurpose::Unspecified) | Err(_) => {
@@ -114,6 +116,7 @@ mod tests {
         for kind in [
             CheckpointKind::Initial,
             CheckpointKind::Ordinary,
+            CheckpointKind::HandOver,
             CheckpointKind::Stop,
             CheckpointKind::Final,
         ] {

@@ -234,6 +234,11 @@ fn kafka_sink(spec: &SinkSpec, surroundings: &Surroundings) -> Result<KafkaSinkS
     })
 }
 
+/// Whether the readers of this source look for splits that appear while it runs, each for its share.
+pub fn looks_for_splits(spec: &SourceSpec) -> bool {
+    !spec.bounded && spec.connector.kind != "generator"
+}
+
 /// What reads a source in one subtask.
 pub fn open_reader(
     operator: &Operator,

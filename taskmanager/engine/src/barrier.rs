@@ -6,7 +6,9 @@
 //! Invariant A1: once an input delivered the barrier of a checkpoint, none of its records reach the
 //! operators until all inputs have; otherwise the snapshot would count them twice.
 //! Invariant A2: an alignment that is given up releases its inputs, drops nothing, is reported, and
-//! its later barriers are ignored.
+//! its later barriers are ignored. A hand-over's barrier is the exception: whoever has passed it sends
+//! by another table, so an attempt of it that is given up ends the epoch, and until that comes the
+//! inputs stay where they are (K3).
 
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::CheckpointKind;
@@ -37,6 +39,8 @@ pub enum Step {
 pub struct Aligner {
     current: Option<Barrier>,
     delivered: Vec<bool>,
+    /// Inputs that ended with their senders: nothing comes, and nothing is waited for.
+    retired: Vec<bool>,
     /// Barriers up to this id are void.
     done_to: CheckpointId,
 }
@@ -47,8 +51,27 @@ impl Aligner {
         Self {
             current: None,
             delivered: vec![false; inputs_n],
+            retired: vec![false; inputs_n],
             done_to: CheckpointId::ZERO,
         }
+    }
+
+    /// One more input, whose first element is a barrier that has not come yet (K3).
+    pub fn add_input(&mut self) {
+        self.delivered.push(false);
+        self.retired.push(false);
+    }
+
+    /// This input's sender is no more, or never was.
+    pub fn retire(&mut self, input: usize) {
+        if let Some(retired) = self.retired.get_mut(input) {
+            *retired = true;
+        }
+    }
+
+    /// Whether this input's sender is no more.
+    pub fn is_retired(&self, input: usize) -> bool {
+        self.retired.get(input).copied().unwrap_or(true)
     }
 
     /// Whether records of this input must wait (A1).
@@ -80,7 +103,8 @@ impl Aligner {
         if let Some(delivered) = self.delivered.get_mut(input) {
             *delivered = true;
         }
-        if self.delivered.iter().all(|delivered| *delivered) {
+        let mut inputs = self.delivered.iter().zip(&self.retired);
+        if inputs.all(|(delivered, retired)| *delivered || *retired) {
             self.release(barrier.id);
             return (Step::Snapshot(barrier), given_up);
         }
@@ -89,10 +113,11 @@ impl Aligner {
 
     /// The coordinator gave the attempt up; returns it if it was under way here (A2).
     pub fn on_abort(&mut self, id: CheckpointId) -> Option<CheckpointId> {
-        let current = self
-            .current
-            .map(|barrier| barrier.id)
-            .filter(|current| *current <= id);
+        let current = self.current.filter(|current| current.id <= id);
+        if current.is_some_and(|current| current.kind == CheckpointKind::HandOver) {
+            return current.map(|barrier| barrier.id);
+        }
+        let current = current.map(|barrier| barrier.id);
         if current.is_some() {
             self.release(id);
         } else if id > self.done_to && self.current.is_none() {
@@ -175,6 +200,40 @@ mod tests {
             "aborted before it came"
         );
         assert_eq!(aligner.on_barrier(0, barrier(7)).0, Step::Block);
+    }
+
+    #[test]
+    fn given_up_hand_over_holds_its_inputs_until_the_epoch_ends_k3_attack_24() {
+        let mut aligner = Aligner::new(2);
+        let hand_over = Barrier {
+            kind: CheckpointKind::HandOver,
+            ..barrier(5)
+        };
+
+        assert_eq!(aligner.on_barrier(0, hand_over).0, Step::Block);
+        let given_up = aligner.on_abort(CheckpointId::from_stored(5));
+
+        assert_eq!(given_up, Some(CheckpointId::from_stored(5)));
+        assert!(aligner.is_blocked(0), "rows behind it are by another table");
+    }
+
+    #[test]
+    fn input_that_joins_is_waited_for_and_one_that_retired_is_not_k3() {
+        let mut aligner = Aligner::new(2);
+        aligner.add_input();
+
+        assert_eq!(aligner.on_barrier(0, barrier(1)).0, Step::Block);
+        assert_eq!(aligner.on_barrier(1, barrier(1)).0, Step::Block);
+        assert_eq!(
+            aligner.on_barrier(2, barrier(1)).0,
+            Step::Snapshot(barrier(1))
+        );
+        aligner.retire(1);
+        assert_eq!(aligner.on_barrier(0, barrier(2)).0, Step::Block);
+        assert_eq!(
+            aligner.on_barrier(2, barrier(2)).0,
+            Step::Snapshot(barrier(2))
+        );
     }
 
     #[test]

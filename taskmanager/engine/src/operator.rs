@@ -3,6 +3,7 @@
 //! Owns: what a task calls and what an operator may answer. No async, no clock, no I/O: an operator
 //! decides, the task's shell acts. Implementations: `operators/`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
@@ -127,6 +128,28 @@ pub trait Operator: Send {
         let _ = state;
         Ok(())
     }
+
+    /// Its key groups are `kept` from the barrier on that was snapshotted last, as these parts; the others
+    /// are another task's. The task then calls `on_watermark` with what it had before.
+    fn release(
+        &mut self,
+        kept: &BTreeSet<KeyGroup>,
+        parts: &[Arc<StatePart>],
+    ) -> Result<(), Error> {
+        let _ = (kept, parts);
+        Ok(())
+    }
+
+    /// Takes over key groups of other tasks, as they were at a barrier. The task has called
+    /// `on_watermark` with the highest watermark among them before (T6).
+    fn receive(&mut self, state: RestoredState, out: &mut Outputs) -> Result<(), Error> {
+        let _ = (state, out);
+        Ok(())
+    }
+
+    /// Its watermark begins anew, lower perhaps: its source reads other splits from now on (T6).
+    /// Called right after `flush`.
+    fn begin_anew(&mut self) {}
 
     /// Bytes of keyed state held.
     fn state_size(&self) -> usize {

@@ -254,26 +254,26 @@ impl SliceStore {
         Ok(())
     }
 
-    /// Takes stored rows that must be written anew, because their part is not this task's alone.
-    pub fn load_rows(
-        &mut self,
-        rows: &RecordBatch,
-        is_live: impl Fn(SliceKey) -> Result<bool, Error>,
-    ) -> Result<(), Error> {
-        self.check_layout(rows)?;
-        for key in live_keys(rows, is_live)? {
-            self.add(key, filter_slice(&self.shape, rows, key)?);
+    /// Takes all rows of another store; its parts stay what they are, and where they are stored.
+    pub fn absorb(&mut self, other: SliceStore) -> Result<(), Error> {
+        for (key, theirs) in other.slices {
+            let slice = self.slices.entry(key).or_default();
+            slice.settled.extend(theirs.settled);
+            if let Some(mut active) = theirs.active
+                && !active.is_empty()
+            {
+                slice.settled.push(active.take()?);
+            }
         }
-        Ok(())
-    }
-
-    /// Takes all rows of another store.
-    pub fn absorb(&mut self, mut other: SliceStore) -> Result<(), Error> {
-        let keys: Vec<SliceKey> = other.keys().collect();
-        for key in keys {
-            let rows = other.consume(key)?.take()?;
-            self.add(key, rows);
-        }
+        self.parts.extend(other.parts);
+        self.sequence = self.sequence.max(other.sequence);
+        // New parts take over the last ones, and these must be the smallest.
+        let rows_n = |live: &LivePart| match live.part.is_converted() {
+            true => live.part.rows().map_or(0, |rows| rows.rows.num_rows()),
+            false => 0,
+        };
+        self.parts
+            .sort_by_key(|live| std::cmp::Reverse(rows_n(live)));
         Ok(())
     }
 

@@ -5,13 +5,15 @@
 //! thread asks first: the uploader's, or the task's when a window must fire before. Writing and
 //! reading the object is `streamforge-state`'s.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use arrow::compute::concat_batches;
 use arrow::record_batch::RecordBatch;
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::key_group::KeyGroup;
-use streamforge_core::manifest::PartRef;
+use streamforge_core::manifest::{BlockRef, PartRef};
 
 /// Rows of a part, sorted by key group.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct StatePart {
     convert: Mutex<Option<Convert>>,
     rows: OnceLock<Result<Arc<PartRows>, String>>,
     stored: OnceLock<PartRef>,
+    /// The part of which this one is what some key groups have, until it is known where that is stored.
+    whole: Mutex<Option<Arc<StatePart>>>,
 }
 
 impl std::fmt::Debug for StatePart {
@@ -65,7 +69,47 @@ impl StatePart {
             convert: Mutex::new(Some(convert)),
             rows: OnceLock::new(),
             stored: OnceLock::new(),
+            whole: Mutex::new(None),
         }
+    }
+
+    /// What these key groups have of a part; stored where that one is. `None`: nothing.
+    pub fn kept(whole: &Arc<Self>, groups: &BTreeSet<KeyGroup>) -> Result<Option<Self>, String> {
+        let all = whole.rows()?;
+        let mut pieces = Vec::new();
+        let mut kept = Vec::new();
+        let mut n = 0;
+        for (group, range) in all.groups.iter().filter(|(it, _)| groups.contains(it)) {
+            kept.push((*group, n..n + range.len()));
+            n += range.len();
+            match pieces.last_mut() {
+                Some(Range { end, .. }) if *end == range.start => *end = range.end,
+                _ => pieces.push(range.clone()),
+            }
+        }
+        if kept.is_empty() {
+            return Ok(None);
+        }
+        let slice = |piece: &Range<usize>| all.rows.slice(piece.start, piece.len());
+        let pieces: Vec<RecordBatch> = pieces.iter().map(slice).collect();
+        let rows = match pieces.as_slice() {
+            [one] => one.clone(),
+            pieces => concat_batches(&all.rows.schema(), pieces).map_err(|e| e.to_string())?,
+        };
+        let rows = PartRows { rows, groups: kept };
+        let part = Self::sealed(
+            whole.kind,
+            whole.sealed_by,
+            whole.sequence,
+            Box::new(|| Ok(rows)),
+        );
+        if let Ok(mut of) = part.whole.lock() {
+            *of = Some(Arc::clone(whole));
+        }
+        // Converted: it may be merged with others like any part.
+        part.rows()?;
+        let _known = part.stored();
+        Ok(Some(part))
     }
 
     /// A part read back from the store; `stored` lists only the blocks that this task owns.
@@ -104,6 +148,20 @@ impl StatePart {
 
     /// Its object, once uploaded.
     pub fn stored(&self) -> Option<&PartRef> {
+        if self.stored.get().is_none()
+            && let Ok(mut whole) = self.whole.lock()
+            && let Some(stored) = whole.as_ref().and_then(|whole| whole.stored())
+            && let Some(Ok(rows)) = self.rows.get()
+        {
+            let is_ours = |block: &&BlockRef| rows.groups.iter().any(|(it, _)| *it == block.group);
+            let blocks = stored.blocks.iter().filter(is_ours).copied().collect();
+            let stored = PartRef {
+                blocks,
+                ..stored.clone()
+            };
+            let _first = self.stored.set(stored);
+            *whole = None;
+        }
         self.stored.get()
     }
 

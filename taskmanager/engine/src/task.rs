@@ -10,6 +10,7 @@
 
 mod build;
 mod flow;
+mod hand_over;
 mod out_edge;
 mod route;
 mod snapshot;
@@ -30,10 +31,13 @@ use crate::operator::{Operator, OperatorSnapshot, RestoredState};
 use crate::operators::source::SourceOperator;
 use crate::operators::{Named, count};
 use crate::source::SourceBatch;
+use crate::watermark::Promise;
 use build::Node;
+use hand_over::HandOverState;
 use out_edge::{JoinStep, OutEdge};
 
 pub use build::TaskPlan;
+pub use hand_over::joined_channels;
 
 /// What travels through a channel.
 #[derive(Clone, Debug)]
@@ -94,6 +98,17 @@ pub enum Effect {
         /// Why, for people.
         reason: String,
     },
+    /// Let go of what others own now, by [`TaskCore::release`].
+    Release,
+    /// Open the source's reader anew for these splits: others read the rest.
+    Reopen {
+        /// Where they are.
+        splits: Vec<SplitState>,
+    },
+    /// Close the source's reader: which splits it has will be known later, by a hand-over.
+    CloseReader,
+    /// The task's work is another's from this barrier on. It goes on answering joins.
+    Left,
     /// Everything is read and fired; the task goes on answering barriers (C11).
     Ended,
 }
@@ -136,6 +151,9 @@ pub enum Chained {
 pub struct TaskCore {
     id: TaskId,
     assignment: Assignment,
+    /// Key columns of the edges into this task that are shuffles.
+    shuffles: BTreeMap<usize, Vec<usize>>,
+    hand_over: HandOverState,
     nodes: Vec<Node>,
     channels: Vec<(Channel, usize, usize)>,
     edges: Vec<OutEdge>,
@@ -183,6 +201,9 @@ impl TaskCore {
 
     /// Joins the receivers (T6). Nothing is sent before all answered.
     pub fn start(&mut self) -> Result<(), Error> {
+        if self.hand_over.is_prepared() {
+            return Ok(()); // it joins at a barrier
+        }
         self.started = true;
         for idx in 0..self.edges.len() {
             self.join(idx);
@@ -216,7 +237,7 @@ impl TaskCore {
 
     /// Whether the next element of this channel (index into [`TaskCore::channels`]) may come in.
     pub fn takes(&self, channel: usize) -> bool {
-        !self.aligner.is_blocked(channel) && self.takes_rows()
+        !self.aligner.is_blocked(channel) && self.takes_rows() && self.hand_over.has_room()
     }
 
     /// True once everything is read and fired.
@@ -237,20 +258,19 @@ impl TaskCore {
         match element {
             Element::Batch(batch) => {
                 let input = self.input_of_lane(operator, lane);
-                self.work.push_back((operator, input, batch));
-                self.run()
+                self.take_rows(named.edge, (operator, input), batch)
             }
             Element::Watermark(watermark) => {
                 if let Some(node) = self.nodes.get_mut(operator) {
                     node.lanes.on_watermark(lane, watermark);
                 }
-                self.propagate()
+                self.on_lane(operator)
             }
             Element::Idle => {
                 if let Some(node) = self.nodes.get_mut(operator) {
                     node.lanes.on_idle(lane);
                 }
-                self.propagate()
+                self.on_lane(operator)
             }
             Element::Rejoin => {
                 if let Some(node) = self.nodes.get_mut(operator) {
@@ -261,7 +281,7 @@ impl TaskCore {
                         watermark,
                     });
                 }
-                self.propagate()
+                self.on_lane(operator)
             }
             Element::Barrier(barrier) => {
                 let (step, given_up) = self.aligner.on_barrier(channel, barrier);
@@ -277,16 +297,22 @@ impl TaskCore {
         }
     }
 
+    /// What a channel promises changed. A task that stands still remembers what it would have come to:
+    /// it goes on from there, and answers joins with it.
+    fn on_lane(&mut self, operator: usize) -> Result<(), Error> {
+        if self.hand_over.is_frozen()
+            && let Some(node) = self.nodes.get_mut(operator)
+        {
+            let (Promise::Watermark(promised) | Promise::Idle(promised)) = node.lanes.promise();
+            node.floor.advance(promised);
+        }
+        self.propagate()
+    }
+
     fn input_of_lane(&self, operator: usize, lane: usize) -> usize {
-        let inputs = self
-            .nodes
-            .get(operator)
-            .map(|node| node.lanes_of_inputs.as_slice());
-        inputs
-            .unwrap_or_default()
-            .iter()
-            .position(|lanes| lanes.contains(&lane))
-            .unwrap_or_default()
+        let node = self.nodes.get(operator);
+        let input = node.and_then(|node| node.inputs_of_lanes.get(lane));
+        input.copied().unwrap_or_default()
     }
 
     /// A receiver answered a rejoin.
@@ -420,7 +446,7 @@ impl TaskCore {
 
     /// Nothing to do for now: sends what operators hold for efficiency.
     pub fn on_quiet(&mut self) -> Result<(), Error> {
-        if self.takes_rows() {
+        if self.takes_rows() && !self.hand_over.is_frozen() {
             self.flush()
         } else {
             Ok(())

@@ -9,7 +9,7 @@
 //! only when its reader asked and was told there is nothing, for the whole `idleTimeout`; T6 a
 //! restored reader's own watermark is the minimum over the splits it holds then.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use streamforge_core::event_time::{EventTime, Watermark};
 use streamforge_core::ids::SplitId;
@@ -39,6 +39,25 @@ impl Lanes {
                 lanes_n
             ],
         }
+    }
+
+    /// One more lane, left out of the minimum until it joins.
+    pub fn add(&mut self) -> usize {
+        self.lanes.push(Lane {
+            watermark: Watermark::NONE,
+            idle: true,
+        });
+        self.lanes.len() - 1
+    }
+
+    /// Number of lanes.
+    pub fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
     }
 
     /// A lane's watermark rose; it is live.
@@ -139,6 +158,25 @@ impl SplitTracker {
             idle: false,
             nothing_since_ms: None,
         });
+    }
+
+    /// These are the splits from now on, each at its own watermark.
+    pub fn begin_anew(&mut self, splits: Vec<SplitState>) {
+        self.splits.clear();
+        self.by_id.clear();
+        self.ended = false;
+        self.highest = Watermark::NONE;
+        splits.into_iter().for_each(|split| self.add(split));
+    }
+
+    /// Another reader goes on with these splits, where this one stopped.
+    pub fn give_up(&mut self, splits: &BTreeSet<SplitId>) {
+        self.splits
+            .retain(|split| !splits.contains(&split.state.split));
+        let ids = self.splits.iter().map(|split| split.state.split.clone());
+        self.by_id = ids.zip(0..).collect();
+        // What may be there again is not known to have ended.
+        self.ended = false;
     }
 
     /// A split has rows again, which are not taken yet: it holds the watermark from now on.

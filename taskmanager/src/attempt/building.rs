@@ -9,8 +9,8 @@ use std::sync::Arc;
 use streamforge_connectors::files::sink::WriterName;
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId};
-use streamforge_core::job_graph::{Delivery, Operator, OperatorKind};
-use streamforge_core::messages::{Deployment, Event, Stamp};
+use streamforge_core::job_graph::{Delivery, Operator, OperatorKind, SourceSpec};
+use streamforge_core::messages::{Deployment, Event, HandOver, Stamp};
 use streamforge_engine::staged::Staged;
 use streamforge_engine::task::{Channel, TaskCore, TaskPlan};
 use streamforge_state::restore::load_operator;
@@ -26,7 +26,7 @@ use crate::manager::Context;
 use crate::pace::Pace;
 use crate::progress::TaskProgress;
 use crate::registry;
-use crate::task::{Route, TaskShell, Writer};
+use crate::task::{Reader, ReaderOpening, Route, TaskShell, Writer};
 use crate::upload::{Upload, Uploader};
 
 /// Checkpoints of one task that may wait for its uploader.
@@ -41,11 +41,15 @@ pub(super) struct Building<'a> {
     pub deployment: &'a Deployment,
     /// Of the tasks that run here.
     pub inboxes: &'a BTreeMap<TaskId, Arc<Inbox>>,
+    /// Lanes of running tasks for channels that were added to those they began with.
+    pub added: &'a BTreeMap<(TaskId, usize, SubtaskIdx), usize>,
     pub uplinks: &'a Uplinks,
     pub staged: &'a Arc<Staged>,
     pub events: &'a mpsc::Sender<Event>,
     pub clock: Clock,
     pub budget: Arc<StateBudget>,
+    /// The hand-over at whose barrier the tasks begin; `None`: they begin with what is restored.
+    pub joins: Option<&'a Arc<HandOver>>,
 }
 
 /// The tasks of these subtasks.
@@ -66,12 +70,12 @@ pub(super) fn task_plan(deployment: &Deployment, id: TaskId) -> TaskPlan<'_> {
     TaskPlan {
         graph: &deployment.graph,
         id,
-        parallelism: deployment.parallelism,
+        subtasks: deployment.placement.keys().copied().collect(),
         assignment: &deployment.assignment,
     }
 }
 
-fn channel_name(channel: Channel, receiver: SubtaskIdx) -> ChannelName {
+pub(super) fn channel_name(channel: Channel, receiver: SubtaskIdx) -> ChannelName {
     ChannelName {
         edge: u32::try_from(channel.edge).unwrap_or(u32::MAX),
         sender: channel.sender,
@@ -79,10 +83,11 @@ fn channel_name(channel: Channel, receiver: SubtaskIdx) -> ChannelName {
     }
 }
 
-/// Lets the tasks of other task managers send to those here.
+/// Lets the tasks of other task managers send to these here; `all` are all that run here.
 pub(super) fn accept_channels(
     deployment: &Deployment,
     inboxes: &BTreeMap<TaskId, Arc<Inbox>>,
+    all: &BTreeMap<TaskId, Arc<Inbox>>,
     exchange: &AttemptExchange,
 ) -> Uplinks {
     let mut uplinks = Uplinks::new();
@@ -94,7 +99,7 @@ pub(super) fn accept_channels(
                 stage: edge.from_stage,
                 subtask: channel.sender,
             });
-            let elsewhere = sender.filter(|sender| !inboxes.contains_key(sender));
+            let elsewhere = sender.filter(|sender| !all.contains_key(sender));
             let place = elsewhere.and_then(|sender| deployment.placement.get(&sender.subtask));
             let Some(place) = place else { continue };
             let name = channel_name(channel, id.subtask);
@@ -163,6 +168,10 @@ impl Building<'_> {
             .map(|operator| registry::build(operator, &self.deployment.graph, id))
             .collect::<Result<Vec<_>, _>>()?;
         let mut core = TaskCore::new(&plan, chained);
+        if let Some(hand_over) = self.joins {
+            core.join_at_barrier(Arc::clone(hand_over));
+            return Ok(core);
+        }
         let Some(manifest) = &self.deployment.restore else {
             return Ok(core);
         };
@@ -183,7 +192,8 @@ impl Building<'_> {
     }
 
     fn pace(&self, rows_per_second: Option<u64>) -> Option<Pace> {
-        rows_per_second.map(|limit| Pace::share(limit, self.deployment.parallelism))
+        let subtasks_n = u32::try_from(self.deployment.placement.len()).unwrap_or(u32::MAX);
+        rows_per_second.map(|limit| Pace::share(limit, subtasks_n))
     }
 
     fn writer(&self, id: TaskId, sink: &Operator) -> Result<Option<Writer>, Error> {
@@ -210,6 +220,7 @@ impl Building<'_> {
         Ok(Some(Writer {
             slot,
             writer,
+            rate_limit: spec.rate_limit,
             pace: self.pace(spec.rate_limit),
             waits_for: (spec.delivery == Delivery::AtLeastOnce)
                 .then(|| Arc::clone(&self.context.sight)),
@@ -240,9 +251,11 @@ impl Building<'_> {
             .map(|stage| stage.operators.as_slice())
             .unwrap_or_default();
         let (mut source, mut writers) = (None::<OperatorUid>, BTreeMap::new());
+        let mut reader = None;
         for (idx, operator) in operators.iter().enumerate() {
-            if matches!(operator.kind, OperatorKind::Source(_)) {
+            if let OperatorKind::Source(spec) = &operator.kind {
                 source = Some(operator.uid.clone());
+                reader = Some(self.reader(idx, operator, spec));
             }
             if let Some(opened) = self.writer(id, operator)? {
                 writers.insert(idx, opened);
@@ -256,8 +269,10 @@ impl Building<'_> {
             inbox: inbox.unwrap_or_else(|| Arc::new(Inbox::new(0))),
             routes: self.routes(id),
             senders: self.senders(id),
-            // Opened when it is known which splits there are.
-            reader: None,
+            reading: reader.is_some(),
+            reader,
+            handed_over_us: 0,
+            hand_over: self.joins.map(Arc::clone),
             writers,
             staged: Arc::clone(self.staged),
             was_full: false,
@@ -272,6 +287,21 @@ impl Building<'_> {
         })
     }
 
+    /// It is opened when it is known which splits there are.
+    fn reader(&self, operator: usize, source: &Operator, spec: &SourceSpec) -> Reader {
+        Reader {
+            operator,
+            reader: None,
+            pace: self.pace(spec.rate_limit),
+            opening: ReaderOpening {
+                source: source.clone(),
+                spec: spec.clone(),
+                job: self.stamp.job.clone(),
+                surroundings: self.context.surroundings(),
+            },
+        }
+    }
+
     /// Channels to tasks here; those to tasks elsewhere are opened at the start.
     fn routes(&self, id: TaskId) -> BTreeMap<usize, Route> {
         let edges = self.deployment.graph.edges.iter().enumerate();
@@ -283,10 +313,12 @@ impl Building<'_> {
                     stage: edge.to_stage,
                     subtask,
                 };
+                let added = self.added.get(&(receiver, idx, id.subtask)).copied();
                 let channels = registry::channels_by_operator(&self.plan(receiver));
-                let channel = channels
-                    .iter()
-                    .position(|c| c.edge == idx && c.sender == id.subtask);
+                let channel = added.or_else(|| {
+                    let mut channels = channels.iter();
+                    channels.position(|c| c.edge == idx && c.sender == id.subtask)
+                });
                 if let (Some(lane), Some(inbox)) = (channel, self.inboxes.get(&receiver)) {
                     route.insert(subtask, Outlet::Local(Arc::clone(inbox), lane));
                 }

@@ -4,11 +4,14 @@
 //! tasks have ended or failed, for a coordinator that comes later (F1).
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use streamforge_core::ids::{Generation, TaskId};
+use streamforge_core::ids::{Generation, SubtaskIdx, TaskId};
 use streamforge_core::messages::{Event, Stamp};
 use tokio::sync::mpsc;
+
+/// Events that a task may be ahead of the coordinator.
+const EVENTS_MAX: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -22,6 +25,10 @@ struct State {
     ended: BTreeSet<TaskId>,
     /// The first failure: task, cause, whether another attempt may do better.
     failed: Option<(Option<TaskId>, String, bool)>,
+    /// Subtasks that join or leave: a channel to one that does not come about, or is gone, ends
+    /// nothing. What broke is remembered until it is known.
+    unsettled: BTreeSet<SubtaskIdx>,
+    broken: Vec<(SubtaskIdx, SubtaskIdx, String)>,
 }
 
 impl Outbox {
@@ -31,10 +38,23 @@ impl Outbox {
             stamp,
             ended: BTreeSet::new(),
             failed: None,
+            unsettled: BTreeSet::new(),
+            broken: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
         }
+    }
+
+    /// Begins to stamp what is sent to the second, and passes it on.
+    pub fn begin(
+        stamp: &Stamp,
+        to_coordinator: mpsc::Sender<(Stamp, Event)>,
+    ) -> (Arc<Self>, mpsc::Sender<Event>) {
+        let (events, stamped) = mpsc::channel(EVENTS_MAX);
+        let outbox = Arc::new(Self::new(stamp.clone()));
+        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
+        (outbox, events)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -73,6 +93,22 @@ impl Outbox {
         again
     }
 
+    /// A hand-over is prepared: these may come or go.
+    pub fn unsettle(&self, subtasks: impl IntoIterator<Item = SubtaskIdx>) {
+        self.state().unsettled.extend(subtasks);
+    }
+
+    /// These are here to stay; a channel between them that broke meanwhile has ended the attempt.
+    pub fn settle(&self, subtasks: &BTreeSet<SubtaskIdx>) {
+        let mut state = self.state();
+        state.unsettled.retain(|it| !subtasks.contains(it));
+        for (sender, receiver, cause) in std::mem::take(&mut state.broken) {
+            if subtasks.contains(&sender) && subtasks.contains(&receiver) {
+                state.failed.get_or_insert((None, cause, true));
+            }
+        }
+    }
+
     /// Notes what must be known later; returns the stamp for the event.
     pub fn note(&self, event: &Event) -> Stamp {
         let mut state = self.state();
@@ -84,8 +120,17 @@ impl Outbox {
                 let failed = (*task, cause.clone(), *retry);
                 state.failed.get_or_insert(failed);
             }
-            Event::ChannelBroke { cause, .. } => {
-                state.failed.get_or_insert((None, cause.clone(), true));
+            Event::ChannelBroke {
+                sender,
+                receiver,
+                cause,
+            } => {
+                let ends = [sender, receiver];
+                if ends.iter().any(|end| state.unsettled.contains(end)) {
+                    state.broken.push((*sender, *receiver, cause.clone()));
+                } else {
+                    state.failed.get_or_insert((None, cause.clone(), true));
+                }
             }
             Event::Prepared { .. }
             | Event::Ack(_)
@@ -93,6 +138,9 @@ impl Outbox {
             | Event::Published { .. }
             | Event::PublishFailed { .. }
             | Event::TakenOver { .. }
+            | Event::HandOverPrepared
+            | Event::HandOverRefused { .. }
+            | Event::Received { .. }
             | Event::Progress(_) => {}
         }
         state.stamp.clone()
@@ -100,8 +148,8 @@ impl Outbox {
 }
 
 /// Stamps events until the attempt and all its tasks are gone.
-pub async fn stamp_events(
-    outbox: std::sync::Arc<Outbox>,
+async fn stamp_events(
+    outbox: Arc<Outbox>,
     mut events: mpsc::Receiver<Event>,
     to_coordinator: mpsc::Sender<(Stamp, Event)>,
 ) {
@@ -115,7 +163,7 @@ pub async fn stamp_events(
 
 #[cfg(test)]
 mod tests {
-    use streamforge_core::ids::{Epoch, JobId, StageIdx, SubtaskIdx};
+    use streamforge_core::ids::{Epoch, JobId, StageIdx};
 
     use super::*;
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
+use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId};
 use streamforge_core::job_graph::OperatorKind;
 use streamforge_core::manifest::StagedInterval;
 use streamforge_core::messages::{Deployment, Event, TaskManagerId};
@@ -88,6 +88,10 @@ pub(super) async fn open_publishers(
             .flat_map(|slot| slot.intervals.iter().cloned())
             .collect();
         let me = &building.context.me;
+        if building.joins.is_some() {
+            publishers.insert(operator.uid.clone(), publisher);
+            continue; // others have restored; the slots of those that join are taken with them
+        }
         if building.deployment.is_first(me) {
             publisher.discard_unlisted(&listed).await?;
         }
@@ -108,16 +112,12 @@ fn slots_to_take(
     me: &TaskManagerId,
     sink: &OperatorUid,
 ) -> Vec<SlotTakeOver> {
-    let is_mine = |slot: &SlotId| {
-        let subtask = slot.slot.checked_rem(deployment.parallelism);
-        let place = subtask.and_then(|idx| deployment.placement.get(&SubtaskIdx(idx)));
-        place.is_some_and(|place| place.task_manager == *me)
-    };
+    let is_mine = |slot: &SlotId| deployment.publisher_of(slot.slot) == Some(me);
     let restore = deployment.restore.as_ref();
     let newest = restore.map_or(CheckpointId::ZERO, |manifest| manifest.id);
-    let own = (0..deployment.parallelism).map(|slot| SlotId {
+    let own = deployment.placement.keys().map(|subtask| SlotId {
         sink: sink.clone(),
-        slot,
+        slot: subtask.0,
     });
     let mut slots: BTreeMap<SlotId, Vec<StagedInterval>> =
         own.map(|slot| (slot, Vec::new())).collect();

@@ -169,6 +169,8 @@ fn deployment() -> Deployment {
         restore: None,
         first_id: CheckpointId::from_stored(1),
         placement: BTreeMap::from([(SubtaskIdx(0), place)]),
+        born: Generation::ZERO,
+        slots: BTreeMap::new(),
     }
 }
 
@@ -283,6 +285,9 @@ async fn put_head(store: &FolderStore, epoch: u64, coordinator: SocketAddr) {
         ids_reserved_to: CheckpointId::ZERO,
         nonce: 1,
         finished: false,
+        proposed: None,
+        numbers_to: 0,
+        scaled: None,
     };
     let bytes = manifest::encode(frame::HEAD, &head);
     let put = store.put(HEAD_KEY, bytes.into(), Condition::None).await;

@@ -23,16 +23,25 @@ pub async fn load_operator(
     task: TaskId,
     assignment: &Assignment,
 ) -> Result<RestoredState, Error> {
-    let mine = assignment.groups_of(task.subtask);
-    let groups: Vec<(KeyGroup, Watermark)> = mine
+    let mine = assignment.groups_of(task.subtask).into_iter().collect();
+    load_groups(store, manifest, state, &mine).await
+}
+
+/// The state of an operator in these key groups.
+pub async fn load_groups(
+    store: &dyn ObjectStore,
+    manifest: &Manifest,
+    state: &OperatorState,
+    wanted: &BTreeSet<KeyGroup>,
+) -> Result<RestoredState, Error> {
+    let groups: Vec<(KeyGroup, Watermark)> = wanted
         .iter()
         .map(|group| (*group, watermark_of(manifest, state, *group)))
         .collect();
     let watermark = groups.iter().map(|(_, w)| *w).max().unwrap_or_default();
-    let wanted: BTreeSet<KeyGroup> = mine.into_iter().collect();
     let mut parts = Vec::new();
     for part in &state.parts {
-        if let Some(part) = load_part(store, part, &wanted).await? {
+        if let Some(part) = load_part(store, part, wanted).await? {
             parts.push(part);
         }
     }
@@ -137,6 +146,8 @@ mod tests {
             staged: Vec::new(),
             ledger: BTreeMap::new(),
             late_log: Vec::new(),
+            handed_to: None,
+            departed: Default::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, TaskId};
 use streamforge_core::manifest::{
-    CheckpointKind, Head, Manifest, ObjectRef, OperatorState, SplitProgress, SplitState,
+    CheckpointKind, Departed, Head, Manifest, ObjectRef, OperatorState, SplitProgress, SplitState,
 };
 use streamforge_core::messages::TaskSnapshot;
 
@@ -43,6 +43,8 @@ impl Header<'_> {
             staged: Vec::new(),
             ledger: BTreeMap::new(),
             late_log: Vec::new(),
+            handed_to: None,
+            departed: Departed::default(),
         }
     }
 }
@@ -73,7 +75,7 @@ pub(super) fn union(
     publisher: &Publisher,
 ) -> Result<Manifest, String> {
     let mut manifest = header.manifest();
-    manifest.tasks = attempt.tasks.iter().copied().collect();
+    manifest.tasks = acks.keys().copied().collect();
     manifest.sources = sources(attempt, acks)?;
     if header.kind == CheckpointKind::Final
         && let Some((source, split)) = open_split(&manifest.sources)
@@ -95,9 +97,23 @@ pub(super) fn union(
     let restored = attempt.restored.as_ref();
     manifest.ledger = ledger(
         restored.map(|manifest| &manifest.ledger),
-        acks.values().map(|ack| &ack.counters),
+        acks.values()
+            .map(|ack| &ack.counters)
+            .chain([&attempt.departed.counters]),
     );
     manifest.late_log = late_log(attempt, acks);
+    manifest.departed = attempt.departed.clone();
+    if let (CheckpointKind::HandOver, Some(hand_over)) = (header.kind, &attempt.hand_over) {
+        let plan = &hand_over.plan;
+        manifest.handed_to = Some(plan.deployment.assignment.clone());
+        for (task, ack) in acks {
+            if plan.leaving.contains(&task.subtask) {
+                let departed = &mut manifest.departed;
+                departed.counters = ledger(Some(&departed.counters), [&ack.counters]);
+                departed.late_log.extend(ack.late_log.iter().cloned());
+            }
+        }
+    }
     Ok(manifest)
 }
 
@@ -189,6 +205,7 @@ fn late_log(attempt: &Attempt, acks: &BTreeMap<TaskId, TaskSnapshot>) -> Vec<Obj
         .iter()
         .flat_map(|manifest| &manifest.late_log);
     restored
+        .chain(&attempt.departed.late_log)
         .chain(acks.values().flat_map(|ack| &ack.late_log))
         .cloned()
         .collect()

@@ -70,6 +70,7 @@ fn runs(rig: &Rig) -> Registration {
             started: true,
             ended: Vec::new(),
             failed: None,
+            prepared: None,
         })),
         ..offers(1)
     }

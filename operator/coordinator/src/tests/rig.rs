@@ -441,6 +441,9 @@ pub(crate) fn name(command: &Command) -> &'static str {
         Command::Abort { .. } => "abort",
         Command::Publish { .. } => "publish",
         Command::Committed { .. } => "committed",
+        Command::Prepare(_) => "prepare",
+        Command::Withdraw => "withdraw",
+        Command::Receive(_) => "receive",
         Command::Cancel => "cancel",
     }
 }

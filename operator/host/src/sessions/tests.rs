@@ -174,7 +174,7 @@ async fn version_that_is_not_spoken_here_is_refused_and_named() {
         panic!("not refused");
     };
     assert!(!refused.again);
-    assert!(refused.reason.contains("2 to 3"), "{}", refused.reason);
+    assert!(refused.reason.contains("3 to 4"), "{}", refused.reason);
     assert_eq!(client.hear().await, None, "and that was all");
 }
 

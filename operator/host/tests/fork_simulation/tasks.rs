@@ -110,7 +110,11 @@ impl Tasks {
                 }
             }
             Command::Publish { slots, .. } => self.publishes.extend(slots),
-            Command::Committed { .. } | Command::Adopt { .. } => {}
+            Command::Committed { .. }
+            | Command::Adopt { .. }
+            | Command::Prepare(_)
+            | Command::Withdraw
+            | Command::Receive(_) => {}
             Command::Cancel => {
                 self.tasks.clear();
                 self.publishes.clear();

@@ -1,13 +1,13 @@
 //! Every message there and back; what must be refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::SplitId;
 use streamforge_core::job_graph::{JobGraph, PLAN_FORMAT_VERSION};
 use streamforge_core::key_group::Assignment;
 use streamforge_core::manifest::{CheckpointKind, Counters, SplitProgress, SplitState};
-use streamforge_core::messages::{Deployment, Place, Progress, TaskSnapshot};
+use streamforge_core::messages::{Deployment, HandOver, Place, Progress, TaskSnapshot};
 
 use super::*;
 
@@ -69,6 +69,18 @@ fn deployment() -> Deployment {
         restore: None,
         first_id: id(9),
         placement: BTreeMap::from([(SubtaskIdx(0), place("a")), (SubtaskIdx(1), place("b"))]),
+        born: Generation::from_stored(3),
+        slots: BTreeMap::from([(0, task_manager("a"))]),
+    }
+}
+
+fn hand_over() -> HandOver {
+    let split = SplitId("s".to_owned());
+    HandOver {
+        deployment: deployment(),
+        joining: BTreeSet::from([SubtaskIdx(1)]),
+        leaving: BTreeSet::from([SubtaskIdx(2)]),
+        splits: BTreeMap::from([(source(), BTreeMap::from([(split, SubtaskIdx(1))]))]),
     }
 }
 
@@ -101,6 +113,8 @@ fn every_command_arrives_as_it_was_sent() {
             manifest: id(6),
             slots: vec![(slot_id(), staged())],
         },
+        Command::Prepare(Box::new(hand_over())),
+        Command::Withdraw,
         Command::Committed { id: id(5) },
         Command::Cancel,
     ];
@@ -163,6 +177,14 @@ fn every_event_arrives_as_it_was_sent() {
             receiver: SubtaskIdx(2),
             cause: "reset".to_owned(),
         },
+        Event::HandOverPrepared,
+        Event::HandOverRefused {
+            reason: "no way there".to_owned(),
+        },
+        Event::Received {
+            task: task_id(),
+            id: id(6),
+        },
         Event::Progress(Box::new(progress)),
     ];
 
@@ -181,6 +203,7 @@ fn registration_with_a_running_attempt_arrives_as_it_was_sent() {
             started: true,
             ended: vec![task_id()],
             failed: Some("boom".to_owned()),
+            prepared: Some(Box::new(hand_over())),
         };
         let registration = Registration {
             slots: 3,
@@ -231,9 +254,10 @@ fn payload_of_a_newer_format_is_refused_and_not_guessed_at_c8() {
 
 #[test]
 fn both_ends_agree_on_the_highest_version_that_both_speak() {
-    assert_eq!(agree(1, 1), Some(1));
+    assert_eq!(agree(2, 2), Some(2));
     assert_eq!(agree(1, 9), Some(PROTOCOL_MAX));
-    assert_eq!(agree(2, 9), None);
+    assert_eq!(agree(3, 9), None);
+    assert_eq!(agree(1, 1), None);
     assert_eq!(agree(0, 0), None);
     let refusal = NoCommonVersion {
         theirs_min: 2,

@@ -2,6 +2,8 @@
 //!
 //! Owns: turning what a reader says into rows of the stream. A reader never sees a watermark.
 
+use std::collections::BTreeSet;
+
 use arrow::array::{Array, BooleanArray, TimestampMicrosecondArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, TimeUnit};
@@ -62,6 +64,16 @@ impl SourceOperator {
     /// Takes a split at its progress.
     pub fn add_split(&mut self, state: SplitState) {
         self.tracker.add(state);
+    }
+
+    /// Reads these splits from now on.
+    pub fn begin_anew(&mut self, splits: Vec<SplitState>) {
+        self.tracker.begin_anew(splits);
+    }
+
+    /// Other readers go on with these splits.
+    pub fn give_up(&mut self, splits: &BTreeSet<SplitId>) {
+        self.tracker.give_up(splits);
     }
 
     /// Takes rows; the good ones go out with event time.

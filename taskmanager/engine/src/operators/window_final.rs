@@ -8,7 +8,7 @@
 //! keeper was behind are restored at their own watermark and caught up before anything else, so that
 //! no window fires twice and none is left out (T6).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::compute::concat_batches;
@@ -42,11 +42,12 @@ trait WindowState: Send {
     fn watermark(&self) -> Watermark;
     fn on_batch(&mut self, batch: &StreamBatch, results: &mut Results<'_>) -> Outcome;
     fn advance(&mut self, watermark: Watermark, results: &mut Results<'_>) -> Outcome;
+    /// Advances at once, whatever that costs.
+    fn advance_now(&mut self, watermark: Watermark, results: &mut Results<'_>) -> Outcome;
     /// Advances to a watermark that was held back for efficiency.
     fn catch_up(&mut self, results: &mut Results<'_>) -> Outcome;
     fn seal(&mut self, id: CheckpointId) -> Option<Vec<Arc<StatePart>>>;
     fn load(&mut self, part: StatePart) -> Outcome;
-    fn load_rows(&mut self, kind: &str, rows: RecordBatch) -> Outcome;
     /// Called once all parts are loaded.
     fn finish_load(&mut self) -> Outcome;
     /// Takes over state that is at the same watermark.
@@ -99,7 +100,6 @@ fn new_state(
     }
 }
 
-/// Kinds of parts, as the store names them.
 /// Stored rows of a slice that the windows here cannot have made, whatever their checksum says.
 fn impossible(key: SliceKey) -> aggregate::Error {
     aggregate::Error::State(format!(
@@ -108,6 +108,7 @@ fn impossible(key: SliceKey) -> aggregate::Error {
     ))
 }
 
+/// Kinds of parts, as the store names them.
 fn known_kind(kind: &str) -> Option<&'static str> {
     [crate::slices::SLICES, sent::EMITTED, session::EXTENTS]
         .into_iter()
@@ -170,6 +171,27 @@ impl WindowFinal {
         watermarks: &BTreeMap<KeyGroup, Watermark>,
         top: Watermark,
     ) -> Result<(), Error> {
+        for (watermark, part) in self.cut_part(part, watermarks)? {
+            let loaded = if watermark == top {
+                self.state.load(part)
+            } else {
+                let mut behind = self.behind.iter_mut();
+                match behind.find(|state| state.watermark() == watermark) {
+                    Some(state) => state.load(part),
+                    None => Ok(()),
+                }
+            };
+            loaded.map_err(|error| self.refuse(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// A part's blocks by the watermarks of their key groups.
+    fn cut_part(
+        &self,
+        part: &RestoredPart,
+        watermarks: &BTreeMap<KeyGroup, Watermark>,
+    ) -> Result<Vec<(Watermark, StatePart)>, Error> {
         let kind = known_kind(&part.kind)
             .ok_or_else(|| self.refuse(format!("a part of unknown kind `{}`", part.kind)))?;
         let mut classes: BTreeMap<Watermark, Vec<&(KeyGroup, RecordBatch)>> = BTreeMap::new();
@@ -179,29 +201,18 @@ impl WindowFinal {
             })?;
             classes.entry(*watermark).or_default().push(block);
         }
+        let mut cut = Vec::with_capacity(classes.len());
         for (watermark, blocks) in classes {
             let (rows, groups) = join_blocks(&blocks).map_err(|e| self.named.kernel(e))?;
-            let loaded = if watermark == top {
-                let mut stored = part.stored.clone();
-                stored
-                    .blocks
-                    .retain(|block| groups.iter().any(|(group, _)| *group == block.group));
-                let rows = PartRows { rows, groups };
-                self.state
-                    .load(StatePart::restored(kind, rows, stored, CheckpointId::ZERO))
-            } else {
-                match self
-                    .behind
-                    .iter_mut()
-                    .find(|state| state.watermark() == watermark)
-                {
-                    Some(state) => state.load_rows(kind, rows),
-                    None => Ok(()),
-                }
-            };
-            loaded.map_err(|error| self.refuse(error.to_string()))?;
+            let mut stored = part.stored.clone();
+            stored
+                .blocks
+                .retain(|block| groups.iter().any(|(group, _)| *group == block.group));
+            let rows = PartRows { rows, groups };
+            let part = StatePart::restored(kind, rows, stored, CheckpointId::ZERO);
+            cut.push((watermark, part));
         }
-        Ok(())
+        Ok(cut)
     }
 }
 
@@ -294,6 +305,55 @@ impl Operator for WindowFinal {
                 .map_err(|error| self.named.aggregate_state(error))?;
         }
         Ok(())
+    }
+
+    fn release(
+        &mut self,
+        kept: &BTreeSet<KeyGroup>,
+        parts: &[Arc<StatePart>],
+    ) -> Result<(), Error> {
+        // Right after the barrier all there is is in its parts: what stays is read back from them.
+        let watermark = self.state.watermark();
+        let mut state = new_state(&self.windowed, self.groups_n, watermark);
+        for part in parts {
+            let kept = StatePart::kept(part, kept).map_err(|reason| self.refuse(reason))?;
+            if let Some(part) = kept {
+                let loaded = state.load(part);
+                loaded.map_err(|error| self.refuse(error.to_string()))?;
+            }
+        }
+        let loaded = state.finish_load();
+        loaded.map_err(|error| self.named.aggregate_state(error))?;
+        self.state = state;
+        Ok(())
+    }
+
+    fn receive(&mut self, state: RestoredState, out: &mut Outputs) -> Result<(), Error> {
+        let watermarks: BTreeMap<KeyGroup, Watermark> = state.groups.iter().copied().collect();
+        let mut classes: BTreeMap<Watermark, Box<dyn WindowState>> = BTreeMap::new();
+        for watermark in watermarks.values() {
+            classes
+                .entry(*watermark)
+                .or_insert_with(|| new_state(&self.windowed, self.groups_n, *watermark));
+        }
+        for part in &state.parts {
+            for (watermark, part) in self.cut_part(part, &watermarks)? {
+                if let Some(state) = classes.get_mut(&watermark) {
+                    let loaded = state.load(part);
+                    loaded.map_err(|error| self.refuse(error.to_string()))?;
+                }
+            }
+        }
+        for state in classes.values_mut() {
+            let loaded = state.finish_load();
+            loaded.map_err(|error| self.named.aggregate_state(error))?;
+        }
+        let top = classes.keys().next_back().copied().unwrap_or_default();
+        if top > self.state.watermark() {
+            self.with_results(out, |state, results| state.advance_now(top, results))?;
+        }
+        self.behind = classes.into_values().collect();
+        self.with_results(out, |_, _| Ok(()))
     }
 
     fn take_late_log(&mut self) -> Vec<RecordBatch> {

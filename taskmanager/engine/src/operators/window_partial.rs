@@ -324,6 +324,11 @@ impl Operator for WindowPartial {
         Ok(Some(self.promised))
     }
 
+    fn begin_anew(&mut self) {
+        self.watermark = Watermark::NONE;
+        self.promised = Watermark::NONE;
+    }
+
     fn take_late_log(&mut self) -> Vec<RecordBatch> {
         std::mem::take(&mut self.late_log)
     }

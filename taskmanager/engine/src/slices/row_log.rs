@@ -131,13 +131,6 @@ impl RowLog {
         Ok(rows.rows.clone())
     }
 
-    /// Takes stored rows that must be written anew.
-    pub(crate) fn load_rows(&mut self, rows: RecordBatch) -> Result<(), Error> {
-        self.check(&rows)?;
-        self.add(rows);
-        Ok(())
-    }
-
     /// Bytes held, shared parts included.
     pub(crate) fn size(&self) -> usize {
         let part = |part: &LogPart| match part.part.is_converted() {
@@ -154,9 +147,11 @@ impl RowLog {
             + self.parts.iter().map(part).sum::<usize>()
     }
 
-    /// Takes over rows that are in no part yet.
+    /// Takes over all rows of another log.
     pub(crate) fn absorb(&mut self, other: RowLog) {
         self.added.extend(other.added);
+        self.parts.extend(other.parts);
+        self.sequence = self.sequence.max(other.sequence);
     }
 
     fn check(&self, rows: &RecordBatch) -> Result<(), Error> {

@@ -188,10 +188,14 @@ fn state_of_another_layout_is_refused_g3() {
     let other = TableShape::new(vec![DataType::Int64], vec![count], Extents::Ignored).unwrap();
     let mut other = SliceStore::new(Arc::new(other), GROUPS);
 
-    let error = other.load_rows(&rows.rows, |_| Ok(true)).unwrap_err();
+    let part = || {
+        let rows = PartRows::clone(&rows);
+        StatePart::sealed(SLICES, CheckpointId::ZERO, 0, Box::new(|| Ok(rows)))
+    };
+    let error = other.load(part(), |_| Ok(true)).unwrap_err();
 
     assert!(error.to_string().contains("Sum(BIGINT)/1"), "{error}");
     let mut same = SliceStore::new(shape(), GROUPS);
-    same.load_rows(&rows.rows, |_| Ok(true)).unwrap();
+    same.load(part(), |_| Ok(true)).unwrap();
     assert_eq!(sums(&mut same, 0).len(), 3);
 }

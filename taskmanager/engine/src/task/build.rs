@@ -3,8 +3,7 @@
 //!
 //! Owns: [`TaskPlan`], which says who talks to whom. Start at: [`TaskCore::new`].
 
-use std::collections::VecDeque;
-use std::ops::Range;
+use std::collections::{BTreeMap, VecDeque};
 
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{OperatorUid, StageIdx, SubtaskIdx, TaskId};
@@ -12,6 +11,7 @@ use streamforge_core::job_graph::{Exchange, Input, JobGraph, Port};
 use streamforge_core::key_group::Assignment;
 use streamforge_core::manifest::Counters;
 
+use super::hand_over::HandOverState;
 use super::out_edge::OutEdge;
 use super::{Chained, Channel, TaskCore, Traffic};
 use crate::barrier::Aligner;
@@ -31,7 +31,8 @@ pub(super) struct Node {
     pub consumers: Vec<(Port, Consumer)>,
     /// Lane of each input: one if chained, one per channel of an edge.
     pub lanes: Lanes,
-    pub lanes_of_inputs: Vec<Range<usize>>,
+    /// Which input each lane belongs to.
+    pub inputs_of_lanes: Vec<usize>,
     /// Consumers' lanes that this operator's watermark feeds: (operator, lane).
     pub feeds: Vec<(usize, usize)>,
     pub watermark: Watermark,
@@ -50,13 +51,20 @@ pub struct TaskPlan<'a> {
     pub graph: &'a JobGraph,
     /// Which task.
     pub id: TaskId,
-    /// Subtasks per stage.
-    pub parallelism: u32,
+    /// The subtasks there are, ascending.
+    pub subtasks: Vec<SubtaskIdx>,
     /// Who owns which key group.
     pub assignment: &'a Assignment,
 }
 
 impl TaskPlan<'_> {
+    /// This subtask's place among those there are, and how many these are.
+    pub fn rank(&self) -> (u32, u32) {
+        let before = self.subtasks.iter().filter(|it| **it < self.id.subtask);
+        let n = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        (n(before.count()), n(self.subtasks.len()))
+    }
+
     /// Who sends to this task through an edge.
     pub fn senders(&self, edge: usize) -> Vec<SubtaskIdx> {
         self.peers(edge)
@@ -64,7 +72,7 @@ impl TaskPlan<'_> {
 
     fn peers(&self, edge: usize) -> Vec<SubtaskIdx> {
         match self.graph.edges.get(edge).map(|edge| &edge.exchange) {
-            Some(Exchange::KeyGroup { .. }) => (0..self.parallelism).map(SubtaskIdx).collect(),
+            Some(Exchange::KeyGroup { .. }) => self.subtasks.clone(),
             Some(Exchange::Forward) => vec![self.id.subtask],
             None => Vec::new(),
         }
@@ -110,16 +118,16 @@ impl Node {
         uid: OperatorUid,
         chained: Chained,
         outputs: Outputs,
-        lanes_of_inputs: Vec<Range<usize>>,
+        inputs_of_lanes: Vec<usize>,
     ) -> Self {
-        let lanes_n = lanes_of_inputs.last().map_or(0, |lanes| lanes.end);
+        let lanes_n = inputs_of_lanes.len();
         Self {
             uid,
             chained,
             outputs,
             consumers: Vec::new(),
             lanes: Lanes::new(lanes_n),
-            lanes_of_inputs,
+            inputs_of_lanes,
             feeds: Vec::new(),
             watermark: Watermark::NONE,
             floor: Watermark::NONE,
@@ -152,13 +160,8 @@ struct Built {
 
 impl Built {
     /// The lanes of each input of operator `to`: one if chained, else one per channel of its edge.
-    fn lay_lanes(
-        &mut self,
-        to: usize,
-        inputs: &[Input],
-        channels: &[Channel],
-    ) -> Vec<Range<usize>> {
-        let mut lanes_of_inputs = Vec::with_capacity(inputs.len());
+    fn lay_lanes(&mut self, to: usize, inputs: &[Input], channels: &[Channel]) -> Vec<usize> {
+        let mut inputs_of_lanes = Vec::with_capacity(inputs.len());
         let mut lane = 0;
         for (input, source) in inputs.iter().enumerate() {
             let first = lane;
@@ -180,9 +183,9 @@ impl Built {
                     }
                 }
             }
-            lanes_of_inputs.push(first..lane);
+            inputs_of_lanes.extend(std::iter::repeat_n(input, lane - first));
         }
-        lanes_of_inputs
+        inputs_of_lanes
     }
 
     fn link_chain(&mut self) {
@@ -222,6 +225,16 @@ impl Built {
     }
 }
 
+fn shuffles(plan: &TaskPlan<'_>) -> BTreeMap<usize, Vec<usize>> {
+    let into = plan.graph.edges.iter().enumerate();
+    let into = into.filter(|(_, edge)| edge.to_stage == plan.id.stage);
+    let columns = into.filter_map(|(idx, edge)| match &edge.exchange {
+        Exchange::KeyGroup { columns } => Some((idx, columns.clone())),
+        Exchange::Forward => None,
+    });
+    columns.collect()
+}
+
 impl TaskCore {
     /// A task whose operators are given in the stage's order.
     pub fn new(plan: &TaskPlan<'_>, operators: Vec<Chained>) -> Self {
@@ -244,6 +257,8 @@ impl TaskCore {
         Self {
             id: plan.id,
             assignment: plan.assignment.clone(),
+            shuffles: shuffles(plan),
+            hand_over: HandOverState::default(),
             nodes: built.nodes,
             aligner: Aligner::new(built.channels.len()),
             channels: built.channels,

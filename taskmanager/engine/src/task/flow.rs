@@ -75,7 +75,7 @@ impl TaskCore {
 
     pub(super) fn propagate_from(&mut self, first: usize) -> Result<(), Error> {
         // Before the receivers are joined nothing may be sent; the last answer calls this again.
-        if !self.started || !self.takes_rows() {
+        if !self.started || !self.takes_rows() || self.hand_over.is_frozen() {
             return Ok(());
         }
         for operator in first..self.nodes.len() {

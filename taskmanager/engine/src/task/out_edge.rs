@@ -44,6 +44,9 @@ pub struct OutEdge {
     pub exchange: Exchange,
     /// Subtasks that receive.
     pub receivers: Vec<SubtaskIdx>,
+    /// Those that receive once the join of a hand-over is done, which asks those of before, too: they
+    /// know how far the groups are that they gave away (T6).
+    next: Option<Vec<SubtaskIdx>>,
     join: Join,
     sent: Watermark,
 }
@@ -62,9 +65,18 @@ impl OutEdge {
             operator,
             exchange,
             receivers,
+            next: None,
             join,
             sent,
         }
+    }
+
+    /// From now on these receive; whoever received before is asked once more.
+    pub fn hand_over(&mut self, next: Vec<SubtaskIdx>) {
+        let new = next.iter().filter(|it| !self.receivers.contains(it));
+        let new: Vec<SubtaskIdx> = new.copied().collect();
+        self.receivers.extend(new);
+        self.next = Some(next);
     }
 
     /// Whether rows must wait for answers.
@@ -103,6 +115,9 @@ impl OutEdge {
         let highest = *highest;
         self.join = Join::Live;
         self.sent = Watermark::NONE;
+        if let Some(next) = self.next.take() {
+            self.receivers = next;
+        }
         JoinStep::Joined(highest)
     }
 
@@ -130,5 +145,20 @@ mod tests {
         );
         assert!(edge.advance(Watermark(95)));
         assert!(!edge.advance(Watermark(95)));
+    }
+
+    #[test]
+    fn hand_over_asks_who_gave_groups_away_and_then_forgets_them_t6() {
+        let mut edge = OutEdge::new(0, 0, Exchange::Forward, vec![SubtaskIdx(0), SubtaskIdx(1)]);
+        edge.hand_over(vec![SubtaskIdx(0), SubtaskIdx(2)]);
+        edge.begin_join();
+
+        assert_eq!(edge.on_answer(SubtaskIdx(0), Watermark(80)), JoinStep::Wait);
+        assert_eq!(edge.on_answer(SubtaskIdx(2), Watermark(1)), JoinStep::Wait);
+        assert_eq!(
+            edge.on_answer(SubtaskIdx(1), Watermark(95)),
+            JoinStep::Joined(Watermark(95))
+        );
+        assert_eq!(edge.receivers, [SubtaskIdx(0), SubtaskIdx(2)]);
     }
 }

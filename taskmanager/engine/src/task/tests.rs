@@ -1,6 +1,8 @@
 //! Tests of [`TaskCore`]: two source tasks, two receivers, queues between them by hand.
 
-use std::collections::{BTreeMap, VecDeque};
+mod handing_over;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, Int64Array};
@@ -10,13 +12,14 @@ use streamforge_core::job_graph::{
     Column, Connector, Edge, Exchange, Input, JobGraph, OnBadRecord, Operator as OperatorSpec,
     OperatorKind, SourceSpec, Stage,
 };
-use streamforge_core::key_group::Assignment;
+use streamforge_core::key_group::{Assignment, KeyGroup};
 use streamforge_core::manifest::{CheckpointKind, SplitProgress};
 
 use super::*;
 use crate::evaluate::Evaluator;
 use crate::operator::Outputs;
 use crate::operators::source::EventTimeEvaluator;
+use crate::state::StatePart;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -38,6 +41,17 @@ impl Operator for Recorder {
     fn on_watermark(&mut self, w: Watermark, _: &mut Outputs) -> Result<Watermark, Error> {
         self.0.lock().unwrap().push(format!("W {w}"));
         Ok(w)
+    }
+
+    fn release(&mut self, kept: &BTreeSet<KeyGroup>, _: &[Arc<StatePart>]) -> Result<(), Error> {
+        self.0.lock().unwrap().push(format!("keeps {}", kept.len()));
+        Ok(())
+    }
+
+    fn receive(&mut self, state: RestoredState, _: &mut Outputs) -> Result<(), Error> {
+        let n = state.groups.len();
+        self.0.lock().unwrap().push(format!("receives {n}"));
+        Ok(())
     }
 
     fn snapshot(&mut self, id: CheckpointId) -> Result<Option<OperatorSnapshot>, Error> {
@@ -121,6 +135,8 @@ struct Job {
     logs: Vec<Log>,
     acks: Vec<(TaskId, CheckpointId)>,
     declined: Vec<(TaskId, CheckpointId)>,
+    /// What the shell would be told about readers.
+    told: Vec<(TaskId, Effect)>,
     /// Answers on their way to the senders, withheld until delivered.
     answers: VecDeque<(TaskId, usize, SubtaskIdx, Watermark)>,
 }
@@ -136,6 +152,31 @@ fn split(subtask: u32) -> SplitId {
     SplitId(format!("s{subtask}"))
 }
 
+/// The one operator of a stage.
+fn operator(stage: u32, logs: &mut Vec<Log>) -> Chained {
+    if stage == 0 {
+        let times = EventTimeEvaluator {
+            expr: column_ts(),
+            max_out_of_orderness_us: 0,
+            idle_timeout_ms: Some(100),
+        };
+        let named = Named {
+            uid: "in".to_owned(),
+            node: "in".to_owned(),
+        };
+        Chained::Source(SourceOperator::new(
+            named,
+            Some(times),
+            OnBadRecord::Divert,
+            false,
+        ))
+    } else {
+        let log = Log::default();
+        logs.push(Arc::clone(&log));
+        Chained::Operator(Box::new(Recorder(log)))
+    }
+}
+
 impl Job {
     fn new(restored: [i64; 2]) -> Self {
         let graph = graph();
@@ -148,30 +189,10 @@ impl Job {
                 let plan = TaskPlan {
                     graph: &graph,
                     id,
-                    parallelism: 2,
+                    subtasks: vec![SubtaskIdx(0), SubtaskIdx(1)],
                     assignment: &assignment,
                 };
-                let chained = if stage == 0 {
-                    let times = EventTimeEvaluator {
-                        expr: column_ts(),
-                        max_out_of_orderness_us: 0,
-                        idle_timeout_ms: Some(100),
-                    };
-                    let named = Named {
-                        uid: "in".to_owned(),
-                        node: "in".to_owned(),
-                    };
-                    Chained::Source(SourceOperator::new(
-                        named,
-                        Some(times),
-                        OnBadRecord::Divert,
-                        false,
-                    ))
-                } else {
-                    let log = Log::default();
-                    logs.push(Arc::clone(&log));
-                    Chained::Operator(Box::new(Recorder(log)))
-                };
+                let chained = operator(stage, &mut logs);
                 let mut core = TaskCore::new(&plan, vec![chained]);
                 if stage == 0 {
                     let state = SplitState {
@@ -202,6 +223,7 @@ impl Job {
             logs,
             acks: Vec::new(),
             declined: Vec::new(),
+            told: Vec::new(),
             answers: VecDeque::new(),
         };
         for core in job.tasks.values_mut() {
@@ -229,6 +251,10 @@ impl Job {
                 Effect::Snapshot(snapshot) => self.acks.push((id, snapshot.barrier.id)),
                 Effect::Declined { id: checkpoint, .. } => self.declined.push((id, checkpoint)),
                 Effect::Write { .. } | Effect::Ended => {}
+                Effect::Release => self.core(id).release().unwrap(),
+                Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {
+                    self.told.push((id, effect));
+                }
             }
         }
     }

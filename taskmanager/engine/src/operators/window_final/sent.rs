@@ -369,7 +369,7 @@ impl SentLog {
         Ok(())
     }
 
-    /// Takes over what another log has not sealed yet.
+    /// Takes over another log.
     pub(super) fn absorb(&mut self, other: SentLog) {
         self.next = self.next.max(other.next);
         self.log.absorb(other.log);

@@ -339,6 +339,11 @@ impl WindowState for SessionFinal {
         Ok(())
     }
 
+    fn advance_now(&mut self, watermark: Watermark, results: &mut Results<'_>) -> Outcome {
+        self.waiting.advance(watermark);
+        self.sweep(self.waiting, results)
+    }
+
     fn catch_up(&mut self, results: &mut Results<'_>) -> Outcome {
         let waits = self.waiting > self.watermark || self.dirty;
         if waits && self.is_due(SWEEP_AT_FLUSH_MAX, 32) {
@@ -366,19 +371,6 @@ impl WindowState for SessionFinal {
                 Ok(())
             }
             EXTENTS => self.finals.load(part, self.watermark),
-            other => Err(Error::State(format!("a part of kind `{other}`"))),
-        }
-    }
-
-    fn load_rows(&mut self, kind: &str, rows: RecordBatch) -> Outcome {
-        match kind {
-            SLICES => self.store.load_rows(&rows, self.is_live()),
-            EMITTED => {
-                self.sent_log.log().load_rows(rows.clone())?;
-                self.stored_log.push(rows);
-                Ok(())
-            }
-            EXTENTS => self.finals.load_rows(rows, self.watermark),
             other => Err(Error::State(format!("a part of kind `{other}`"))),
         }
     }

@@ -404,6 +404,10 @@ impl WindowState for SlicedFinal {
         Ok(())
     }
 
+    fn advance_now(&mut self, watermark: Watermark, results: &mut Results<'_>) -> Outcome {
+        self.advance(watermark, results)
+    }
+
     fn catch_up(&mut self, _: &mut Results<'_>) -> Outcome {
         Ok(())
     }
@@ -422,18 +426,6 @@ impl WindowState for SlicedFinal {
             SLICES => self.store.load(part, self.is_live()),
             EMITTED => {
                 let rows = self.sent_log.log().load(part)?;
-                self.stored_log.push(rows);
-                Ok(())
-            }
-            other => Err(Error::State(format!("a part of kind `{other}`"))),
-        }
-    }
-
-    fn load_rows(&mut self, kind: &str, rows: RecordBatch) -> Outcome {
-        match kind {
-            SLICES => self.store.load_rows(&rows, self.is_live()),
-            EMITTED => {
-                self.sent_log.log().load_rows(rows.clone())?;
                 self.stored_log.push(rows);
                 Ok(())
             }

@@ -126,15 +126,6 @@ impl Finals {
         self.restore(&rows, watermark)
     }
 
-    pub(super) fn load_rows(
-        &mut self,
-        rows: RecordBatch,
-        watermark: Watermark,
-    ) -> Result<(), Error> {
-        self.log.load_rows(rows.clone())?;
-        self.restore(&rows, watermark)
-    }
-
     fn restore(&mut self, rows: &RecordBatch, watermark: Watermark) -> Result<(), Error> {
         let until = rows.column(1).as_primitive::<Int64Type>();
         let live = until

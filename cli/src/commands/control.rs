@@ -1,0 +1,162 @@
+//! `streamforge status`, `scale`, `stop` and `drain`: what a running job is asked.
+//!
+//! Owns: finding the coordinator, which the head of the job's store names, and saying what it
+//! answered. An order is done later; `status` shows when.
+
+use anyhow::{Context as _, Result, bail};
+use streamforge_proto::tls::Tls;
+use streamforge_proto::v1;
+use streamforge_proto::v1::control_client::ControlClient;
+use tonic::transport::{Channel, Endpoint};
+
+use super::{block_on, open_history, print};
+use crate::args::{ControlArgs, DrainArgs, ScaleArgs, StatusArgs, TableOrData};
+use crate::document;
+use crate::exit::Outcome;
+use crate::store::StorePlace;
+use crate::table::Table;
+
+/// How long the coordinator has to take the call.
+const CONNECT_MAX: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// Runs `streamforge scale`.
+pub fn scale(args: &ScaleArgs) -> Result<Outcome> {
+    let parallelism = args.parallelism;
+    order(&args.control, async move |client| {
+        client.scale(v1::ScaleRequest { parallelism }).await
+    })
+}
+
+/// Runs `streamforge stop`.
+pub fn stop(args: &ControlArgs) -> Result<Outcome> {
+    order(args, async |client| client.stop(v1::StopRequest {}).await)
+}
+
+/// Runs `streamforge drain`.
+pub fn drain(args: &DrainArgs) -> Result<Outcome> {
+    let task_manager = args.task_manager.clone();
+    order(&args.control, async move |client| {
+        client.drain(v1::DrainRequest { task_manager }).await
+    })
+}
+
+/// Runs `streamforge status`.
+pub fn status(args: &StatusArgs) -> Result<Outcome> {
+    let status = block_on(async {
+        let mut client = connect(&args.control).await?;
+        let answer = client.status(v1::StatusRequest {}).await;
+        answer.map_err(refused)
+    })?;
+    let status = status.into_inner();
+    match args.output {
+        TableOrData::Table => print(&table(&status)),
+        TableOrData::Json => print(&format!(
+            "{}\n",
+            serde_json::to_string_pretty(&json(&status))?
+        )),
+    }
+}
+
+fn order(
+    args: &ControlArgs,
+    ask: impl AsyncFnOnce(
+        &mut ControlClient<Channel>,
+    ) -> Result<tonic::Response<v1::Accepted>, tonic::Status>,
+) -> Result<Outcome> {
+    block_on(async {
+        let mut client = connect(args).await?;
+        ask(&mut client).await.map_err(refused)?;
+        Ok(Outcome::Done)
+    })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as a function for map_err")]
+fn refused(status: tonic::Status) -> anyhow::Error {
+    anyhow::anyhow!("the coordinator refuses: {}", status.message())
+}
+
+/// Where the coordinator is: as said, else as the head says.
+async fn address(args: &ControlArgs) -> Result<String> {
+    if let Some(address) = &args.coordinator {
+        return Ok(address.clone());
+    }
+    let document = document::open(&args.document, &[])?;
+    let spec = &document.loaded.spec;
+    let place = StorePlace::of_job(&args.place, spec, &document.loaded.name)?;
+    let history = open_history(&place).await?;
+    let address = history.head.coordinator;
+    if address.parse::<std::net::SocketAddr>().is_err() {
+        bail!(
+            "the job runs, or ran, in one process ({address}), which takes no orders: run it with \
+             --task-managers or --listen"
+        );
+    }
+    Ok(address)
+}
+
+async fn connect(args: &ControlArgs) -> Result<ControlClient<Channel>> {
+    let address = address(args).await?;
+    let tls = certificates(args)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut endpoint =
+        Endpoint::from_shared(format!("{scheme}://{address}"))?.connect_timeout(CONNECT_MAX);
+    if let Some(tls) = tls {
+        endpoint = endpoint.tls_config(tls.client())?;
+    }
+    let channel = endpoint.connect().await;
+    let channel = channel.with_context(|| format!("reach the coordinator at {address}"))?;
+    Ok(ControlClient::new(channel))
+}
+
+fn certificates(args: &ControlArgs) -> Result<Option<Tls>> {
+    let (Some(ca), Some(cert), Some(key)) = (&args.tls_ca, &args.tls_cert, &args.tls_key) else {
+        return Ok(None);
+    };
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).with_context(|| format!("read {}", path.display()))
+    };
+    Ok(Some(Tls {
+        ca: read(ca)?,
+        certificate: read(cert)?,
+        key: read(key)?,
+        peer_name: args.tls_peer_name.clone(),
+    }))
+}
+
+fn lines(status: &v1::JobStatus) -> Vec<(&'static str, String)> {
+    vec![
+        ("phase", status.phase.clone()),
+        ("parallelism", status.parallelism.to_string()),
+        ("wanted", status.wanted.to_string()),
+        ("handOver", status.hand_over.clone()),
+        ("taskManagers", status.task_managers.to_string()),
+        ("generation", status.generation.to_string()),
+        ("epoch", status.epoch.to_string()),
+        ("checkpoint", status.checkpoint.to_string()),
+        ("unpublished", status.unpublished.to_string()),
+        ("restarts", status.restarts.to_string()),
+        ("waitsFor", status.waits_for.clone()),
+        ("lastFailure", status.last_failure.clone()),
+    ]
+}
+
+fn table(status: &v1::JobStatus) -> String {
+    let mut table = Table::new(["FIELD", "VALUE"]);
+    for (field, value) in lines(status).into_iter().filter(|(_, it)| !it.is_empty()) {
+        table.row([field.to_owned(), value]);
+    }
+    table.to_string()
+}
+
+fn json(status: &v1::JobStatus) -> serde_json::Value {
+    let value = |text: String| match text.parse::<u64>() {
+        Ok(number) => number.into(),
+        Err(_) if text.is_empty() => serde_json::Value::Null,
+        Err(_) => text.into(),
+    };
+    let fields = lines(status).into_iter();
+    fields
+        .map(|(field, text)| (field.to_owned(), value(text)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}

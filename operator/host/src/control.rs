@@ -1,0 +1,114 @@
+//! What a person asks of a running job, over the coordinator's listener.
+//!
+//! Owns: the service and its answers. What may be done, the coordinator decides; a request waits for
+//! its word only, not for the deed.
+
+use streamforge_coordinator::{Phase, Status};
+use streamforge_proto::v1;
+use streamforge_proto::v1::control_server::Control;
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Request, Response, Status as Answer};
+
+use crate::task_managers::News;
+
+/// One question, and where its answer goes.
+#[derive(Debug)]
+pub enum Ask {
+    /// How the job does.
+    Status(oneshot::Sender<Box<Status>>),
+    /// So many subtasks.
+    Scale(u32, oneshot::Sender<Result<(), String>>),
+    /// Stop with a checkpoint.
+    Stop(oneshot::Sender<Result<(), String>>),
+    /// This task manager is to give its subtasks away.
+    Drain(String, oneshot::Sender<Result<(), String>>),
+}
+
+/// See the module.
+pub(crate) struct Service {
+    pub(crate) news: mpsc::Sender<(u64, News)>,
+}
+
+impl Service {
+    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Answer> {
+        let (answer, answered) = oneshot::channel();
+        let over = || Answer::unavailable("the job is over");
+        let asked = self.news.send((0, News::Asked(ask(answer)))).await;
+        asked.map_err(|_| over())?;
+        answered.await.map_err(|_| over())
+    }
+
+    async fn order(
+        &self,
+        ask: impl FnOnce(oneshot::Sender<Result<(), String>>) -> Ask,
+    ) -> Result<Response<v1::Accepted>, Answer> {
+        match self.ask(ask).await? {
+            Ok(()) => Ok(Response::new(v1::Accepted {})),
+            Err(reason) => Err(Answer::failed_precondition(reason)),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Control for Service {
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::JobStatus>, Answer> {
+        let status = self.ask(Ask::Status).await?;
+        Ok(Response::new(shown(&status)))
+    }
+
+    async fn scale(
+        &self,
+        request: Request<v1::ScaleRequest>,
+    ) -> Result<Response<v1::Accepted>, Answer> {
+        let parallelism = request.into_inner().parallelism;
+        self.order(|answer| Ask::Scale(parallelism, answer)).await
+    }
+
+    async fn stop(
+        &self,
+        _request: Request<v1::StopRequest>,
+    ) -> Result<Response<v1::Accepted>, Answer> {
+        self.order(Ask::Stop).await
+    }
+
+    async fn drain(
+        &self,
+        request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::Accepted>, Answer> {
+        let name = request.into_inner().task_manager;
+        self.order(|answer| Ask::Drain(name, answer)).await
+    }
+}
+
+fn shown(status: &Status) -> v1::JobStatus {
+    let last = status.checkpoint.last_completed.as_ref();
+    v1::JobStatus {
+        phase: phase(status.phase).to_owned(),
+        generation: status.generation.get(),
+        epoch: status.epoch.get(),
+        parallelism: status.parallelism,
+        wanted: status.wanted,
+        task_managers: status.task_managers_n as u64,
+        waits_for: status.waits_for.clone().unwrap_or_default(),
+        last_failure: status.last_failure.clone().unwrap_or_default(),
+        restarts: u64::from(status.restarts_n),
+        checkpoint: last.map_or(0, |it| it.id.get()),
+        unpublished: status.unpublished_n as u64,
+        hand_over: status.hand_over.clone().unwrap_or_default(),
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Starting => "Starting",
+        Phase::Deploying => "Deploying",
+        Phase::Running => "Running",
+        Phase::Recovering => "Recovering",
+        Phase::Stopping => "Stopping",
+        Phase::Finishing => "Finishing",
+        Phase::Ended => "Ended",
+    }
+}
