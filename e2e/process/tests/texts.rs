@@ -60,6 +60,10 @@ fn help_of_every_command_is_as_reviewed() {
         "checkpoints",
         "checkpoints list",
         "checkpoints show",
+        "status",
+        "scale",
+        "drain",
+        "stop",
         "crd",
         "completions",
     ] {
