@@ -27,6 +27,7 @@ pub mod compatibility;
 mod config;
 mod coordinator;
 mod decision;
+mod ending;
 mod error;
 mod hand_over;
 pub mod head;
