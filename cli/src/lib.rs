@@ -21,6 +21,7 @@ mod store;
 pub mod table;
 mod task_managers;
 mod time;
+mod unread;
 pub mod verify;
 
 /// Runs the command of this process.

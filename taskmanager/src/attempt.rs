@@ -203,7 +203,7 @@ impl Attempt {
             publishers: Arc::new(publishers),
             staged,
             events: events.clone(),
-            order: Arc::default(),
+            turns: Arc::default(),
         };
         let attempt = Self {
             context: context.clone(),

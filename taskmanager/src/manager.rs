@@ -381,12 +381,10 @@ async fn none_is_ending(mut ending_n: watch::Receiver<usize>) {
     let _ = ending_n.wait_for(|n| *n == 0).await;
 }
 
-/// Publishes in order, off this loop; each answer is its own event.
+/// Publishes off this loop, slots side by side; each answer is its own event.
 fn publish(attempt: &Attempt, slots: Vec<(SlotId, StagedInterval)>) {
-    let publishing = attempt.publishing();
-    tokio::spawn(async move {
-        for (slot, interval) in slots {
-            publishing.publish(slot, interval).await;
-        }
-    });
+    for (slot, interval) in slots {
+        let publishing = attempt.publishing();
+        tokio::spawn(async move { publishing.publish(slot, interval).await });
+    }
 }

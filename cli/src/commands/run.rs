@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use streamforge_core::ids::CheckpointId;
+use streamforge_core::manifest::HEAD_KEY;
 use streamforge_core::messages::TaskManagerId;
 use streamforge_crds::v1alpha1::{LogFormat, LogLevel, StreamJobSpec};
 use streamforge_host::{
@@ -31,6 +32,7 @@ use crate::screen::Screen;
 use crate::stopping;
 use crate::store::StorePlace;
 use crate::task_managers::Crew;
+use crate::unread::Unread;
 
 /// How often the live view is drawn: often enough to look alive, seldom enough to read.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
@@ -157,9 +159,12 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     let graph = streamforge_plan::plan(loaded);
     let place = StorePlace::of_job(&args.place, &loaded.spec, &loaded.name)?;
     let store = place.open(args.fresh).await?;
-    if args.fresh {
+    // A store that cannot be read is the coordinator's to report.
+    let is_new = store.get(HEAD_KEY).await.is_ok_and(|head| head.is_none());
+    if args.fresh || is_new {
         say_what_is_left(&loaded.spec);
     }
+    let unread = Unread::of(&graph);
     let hosting = Hosting::of(args, &loaded.spec, &place, &shown.screen)?;
     let config = JobConfig {
         graph,
@@ -181,10 +186,18 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
         tracing::info!(%address, "metrics");
     }
     let view = tokio::spawn(show(handle.status(), shown.clone(), loaded.name.clone()));
+    let status = handle.status();
     let outcome = handle.outcome().await;
     view.abort();
     shown.screen.wipe();
+    let ledger = status.borrow().ledger.clone();
     tasks.end().await;
+    if !matches!(outcome, JobOutcome::Finished { before: true }) {
+        unread
+            .lines(&ledger)
+            .iter()
+            .for_each(|line| eprintln!("{line}"));
+    }
     finish(outcome, &loaded.name, &place)
 }
 

@@ -4,7 +4,7 @@
 //! was (`raw`) is the text of a row that somebody computed: it is read as JSON where it is, so that its
 //! floats agree as floats do everywhere, within the tolerance. Start at: [`BadColumns::settle`].
 
-use streamforge_core::job_graph::{Port, bad_columns};
+use streamforge_core::job_graph::{OperatorKind, Port, bad_columns};
 
 use super::cell::Cell;
 use super::graph::Node;
@@ -19,11 +19,10 @@ pub struct BadColumns {
 
 impl BadColumns {
     /// Of a sink that reads nothing but `.bad` outputs.
-    pub fn of_sink(sink: &Node<'_>) -> Option<Self> {
+    pub fn of_sink(sink: &Node<'_>, nodes: &[Node<'_>]) -> Option<Self> {
         let columns = bad_columns();
         let position = |name| columns.iter().position(|column| column.name == name);
-        let all_bad = sink.inputs.iter().all(|(_, port)| *port == Port::Bad);
-        all_bad.then_some(Self {
+        reads_only_bad(sink, nodes).then_some(Self {
             raw: position("raw")?,
             reason: position("reason")?,
         })
@@ -44,6 +43,17 @@ impl BadColumns {
             *raw = cell(object);
         }
     }
+}
+
+/// The two halves of an aggregate each have a `.bad`: their rows come through a union.
+fn reads_only_bad(node: &Node<'_>, nodes: &[Node<'_>]) -> bool {
+    let is_bad = |(from, port): &(usize, Port)| {
+        let union = nodes
+            .get(*from)
+            .filter(|it| matches!(it.operator.kind, OperatorKind::Union));
+        *port == Port::Bad || union.is_some_and(|union| reads_only_bad(union, nodes))
+    };
+    node.inputs.iter().all(is_bad)
 }
 
 /// A JSON value with its floats as floats, everything else as it is written.

@@ -33,10 +33,17 @@ spec:
     - name: never
       from: rows
       aggregate: {groupBy: [k], window: {tumbling: {size: 10m}}, select: ["sum(k) / (count(*) - count(*)) AS q"]}
+    - name: huge
+      from: rows
+      aggregate:
+        groupBy: [k]
+        window: {tumbling: {size: 10m}}
+        select: ["sum(CAST(k AS DECIMAL(38,0)) + CAST('99999999999999999999999999999999999990' AS DECIMAL(38,0))) AS big"]
   sinks:
     - {name: lists, from: by_list, file: {path: out/lists/}, format: {json: {}}}
     - {name: bad, from: broken.bad, file: {path: out/bad/}, format: {json: {}}}
     - {name: never_bad, from: never.bad, file: {path: out/never/}, format: {json: {}}}
+    - {name: huge_bad, from: huge.bad, file: {path: out/huge/}, format: {json: {}}}
 "#;
 
 /// Nine values 900 times over, of which both zeros are one and so are both NaN.
@@ -99,6 +106,8 @@ fn zeros_nan_and_infinity_are_one_value_each_and_verify_agrees() {
     ];
     assert_eq!(counts, by_hand.map(|(xs, n)| (xs.to_owned(), n)));
     assert_eq!(published(&job, "out/bad").len(), 3);
+    // Of each of three groups the sum has more than 38 digits.
+    assert_eq!(published(&job, "out/huge").len(), 3);
     job.verify();
 }
 

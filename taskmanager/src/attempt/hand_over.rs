@@ -91,7 +91,7 @@ impl Attempt {
             publishers: Arc::new(publishers),
             staged,
             events: events.clone(),
-            order: Arc::default(),
+            turns: Arc::default(),
         };
         Ok(Self {
             context: context.clone(),

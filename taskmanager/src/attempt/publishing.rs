@@ -1,11 +1,11 @@
 //! Making committed output visible.
 //!
-//! Owns: the publishers of an attempt's sinks, one interval at a time, and what is done with the
+//! Owns: the publishers of an attempt's sinks, of each slot one interval at a time, and what is done with the
 //! slots of dead attempts before the first row: fenced by their new owners (X4), unlisted output
 //! removed by the first task manager.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId};
@@ -19,13 +19,14 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::building::Building;
 
-/// Makes intervals visible, one at a time.
+/// Makes intervals visible, of each slot one at a time: which of a sink's may go together is the
+/// coordinator's to say (X5).
 #[derive(Clone)]
 pub struct Publishing {
     pub(super) publishers: Arc<BTreeMap<OperatorUid, Box<dyn Publisher>>>,
     pub(super) staged: Arc<Staged>,
     pub(super) events: mpsc::Sender<Event>,
-    pub(super) order: Arc<Mutex<()>>,
+    pub(super) turns: Arc<StdMutex<BTreeMap<SlotId, Arc<Mutex<()>>>>>,
 }
 
 impl Publishing {
@@ -34,9 +35,16 @@ impl Publishing {
         self.staged.on_committed(id);
     }
 
+    fn turn(&self, slot: &SlotId) -> Arc<Mutex<()>> {
+        // An entry is added whole.
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(slot.clone()).or_default())
+    }
+
     /// Publishes one interval and says how it went.
     pub async fn publish(&self, slot: SlotId, interval: StagedInterval) {
-        let _in_order = self.order.lock().await;
+        let turn = self.turn(&slot);
+        let _in_turn = turn.lock().await;
         let Some(publisher) = self.publishers.get(&slot.sink) else {
             return;
         };

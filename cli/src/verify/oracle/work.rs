@@ -116,7 +116,7 @@ pub(super) fn plan_work<'g>(
             Work::Sink {
                 rows: readable.then(|| Multiset::new(key_columns(node, nodes))),
                 limit: None,
-                bad: BadColumns::of_sink(node),
+                bad: BadColumns::of_sink(node, nodes),
             }
         }
     })
