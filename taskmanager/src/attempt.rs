@@ -135,6 +135,16 @@ pub struct Attempt {
     departed: Vec<Arc<TaskProgress>>,
 }
 
+/// What an attempt works with before it has a task here.
+struct Idle {
+    outbox: Arc<Outbox>,
+    exchange: Option<Arc<AttemptExchange>>,
+    publishing: Publishing,
+    events: mpsc::Sender<Event>,
+    clock: Clock,
+    budget: Arc<StateBudget>,
+}
+
 /// The tasks' threads, once they run.
 #[derive(Default)]
 struct Threads {
@@ -199,32 +209,46 @@ impl Attempt {
         let source_tasks = sources.map(|it| it.core.id()).collect();
         let progress = |it: &TaskShell| (it.core.id(), Arc::clone(&it.progress));
         let progress = shells.iter().map(progress).collect();
-        let publishing = Publishing {
-            publishers: Arc::new(publishers),
-            staged,
-            events: events.clone(),
-            turns: Arc::default(),
-        };
-        let attempt = Self {
-            context: context.clone(),
-            deployment: Arc::new(deployment),
+        let publishing = Publishing::new(publishers, staged, events.clone());
+        let idle = Idle {
             outbox,
-            shells,
-            inboxes,
             exchange,
-            source_tasks,
-            progress,
-            starting: None,
-            threads: Arc::default(),
             publishing,
             events,
             clock,
             budget,
+        };
+        let attempt = Self {
+            shells,
+            inboxes,
+            source_tasks,
+            progress,
+            ..Self::idle(context, deployment, idle)
+        };
+        Ok(Prepared { attempt, splits })
+    }
+
+    /// An attempt without a task here.
+    fn idle(context: &Context, deployment: Deployment, idle: Idle) -> Self {
+        Self {
+            context: context.clone(),
+            deployment: Arc::new(deployment),
+            outbox: idle.outbox,
+            shells: Vec::new(),
+            inboxes: BTreeMap::new(),
+            exchange: idle.exchange,
+            source_tasks: Vec::new(),
+            progress: Vec::new(),
+            starting: None,
+            threads: Arc::default(),
+            publishing: idle.publishing,
+            events: idle.events,
+            clock: idle.clock,
+            budget: idle.budget,
             hand_over: None,
             handed_at: None,
             departed: Vec::new(),
-        };
-        Ok(Prepared { attempt, splits })
+        }
     }
 
     /// Opens channels and readers, gives these their splits and begins; off this call, so that the

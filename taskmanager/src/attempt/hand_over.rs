@@ -28,7 +28,7 @@ use super::building::{
 };
 use super::outbox::Outbox;
 use super::publishing::open_publishers;
-use super::{Attempt, Error, Publishing, exchange_of, operators_of, spawn_tasks};
+use super::{Attempt, Error, Idle, Publishing, exchange_of, operators_of, spawn_tasks};
 use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, Outlet, Upstream};
@@ -87,31 +87,16 @@ impl Attempt {
             joins: Some(hand_over),
         };
         let publishers = open_publishers(&building).await?;
-        let publishing = Publishing {
-            publishers: Arc::new(publishers),
-            staged,
-            events: events.clone(),
-            turns: Arc::default(),
-        };
-        Ok(Self {
-            context: context.clone(),
-            deployment: Arc::new(deployment.clone()),
+        let publishing = Publishing::new(publishers, staged, events.clone());
+        let idle = Idle {
             outbox,
-            shells: Vec::new(),
-            inboxes: BTreeMap::new(),
             exchange,
-            source_tasks: Vec::new(),
-            progress: Vec::new(),
-            starting: None,
-            threads: Arc::default(),
             publishing,
             events,
             clock,
             budget,
-            hand_over: None,
-            handed_at: None,
-            departed: Vec::new(),
-        })
+        };
+        Ok(Self::idle(context, deployment.clone(), idle))
     }
 
     /// Opens what a hand-over needs here; the future may be awaited elsewhere.

@@ -25,11 +25,24 @@ use super::building::Building;
 pub struct Publishing {
     pub(super) publishers: Arc<BTreeMap<OperatorUid, Box<dyn Publisher>>>,
     pub(super) staged: Arc<Staged>,
-    pub(super) events: mpsc::Sender<Event>,
-    pub(super) turns: Arc<StdMutex<BTreeMap<SlotId, Arc<Mutex<()>>>>>,
+    events: mpsc::Sender<Event>,
+    turns: Arc<StdMutex<BTreeMap<SlotId, Arc<Mutex<()>>>>>,
 }
 
 impl Publishing {
+    pub(super) fn new(
+        publishers: BTreeMap<OperatorUid, Box<dyn Publisher>>,
+        staged: Arc<Staged>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        Self {
+            publishers: Arc::new(publishers),
+            staged,
+            events,
+            turns: Arc::default(),
+        }
+    }
+
     /// A checkpoint is committed: what was staged up to it is listed.
     pub fn on_committed(&self, id: CheckpointId) {
         self.staged.on_committed(id);
