@@ -228,14 +228,15 @@ impl Coordinator {
         let job = self.head.head().map(|head| head.job.clone());
         let runs = |it: &RunningAttempt| Some(&it.stamp.job) == job.as_ref();
         // Some of it is there: the job was running, and goes on with whoever is left.
-        self.may_run_smaller = self
+        let was_running = self
             .members
             .iter()
             .any(|(_, it)| it.runs.as_deref().is_some_and(runs));
+        self.may_run_smaller |= was_running;
         if self.stop_since_ms.is_some() {
             return self.stopped(None);
         }
-        if self.may_run_smaller {
+        if was_running {
             self.status.last_failure = Some(reason.to_owned());
         }
         self.begin_epoch();

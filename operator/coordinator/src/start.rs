@@ -436,6 +436,8 @@ impl Coordinator {
         let scaled = self.head.head().and_then(|head| head.scaled);
         let scaled = scaled.filter(|scaled| scaled.started_with == asked);
         self.wanted = scaled.map_or(asked, |scaled| scaled.to);
+        // An order while it ran may be more than there are slots for; the job ran on with those.
+        self.may_run_smaller = scaled.is_some();
         let parallelism = self.wanted;
         let groups_n = self.config.graph.max_parallelism;
         let assignment = match self.head.head() {

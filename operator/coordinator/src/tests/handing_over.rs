@@ -397,20 +397,34 @@ fn what_was_asked_for_holds_for_the_next_coordinator_unless_it_is_started_with_a
     job.ack_all(n);
     assert_eq!(job.rig.head().scaled.map(|it| it.to), Some(1));
 
-    let begin = |started_with: u32| {
-        let mut new = job.successor();
-        new.co = Coordinator::new(Config {
-            nonce_seed: 99 + u64::from(started_with),
-            ..with(started_with)
-        });
-        new.wait(1);
-        new.wait(5_001);
-        new.register(&a(), 1);
-        new.register(&b(), 1);
-        new.wait(1_000);
-        new
-    };
-    assert_eq!(begin(2).deployment().parallelism, 1);
+    assert_eq!(begun_anew(&job, 2).deployment().parallelism, 1);
+}
+
+/// Another coordinator, and two new task managers of one slot each.
+fn begun_anew(job: &Job, started_with: u32) -> Rig {
+    let mut new = job.successor();
+    new.co = Coordinator::new(Config {
+        nonce_seed: 99 + u64::from(started_with),
+        ..with(started_with)
+    });
+    new.wait(1);
+    new.wait(5_001);
+    new.register(&a(), 1);
+    new.register(&b(), 1);
+    new.wait(1_000);
+    new
+}
+
+#[test]
+fn order_for_more_than_there_are_slots_does_not_keep_the_next_start_waiting() {
+    let mut job = Job::running(with(2), &[a(), b()]);
+    job.rig.feed(Input::Scale(4));
+    job.checkpoint();
+    assert_eq!(job.rig.head().scaled.map(|it| it.to), Some(4));
+
+    assert_eq!(begun_anew(&job, 2).deployment().parallelism, 2);
+    // Another number in the document is another wish.
+    assert_eq!(begun_anew(&job, 1).deployment().parallelism, 1);
 }
 
 #[test]
