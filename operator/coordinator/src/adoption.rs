@@ -177,6 +177,11 @@ impl Coordinator {
         let places = places.map(|(idx, place)| (*idx, place.task_manager.clone()));
         let parallelism = deployment.parallelism;
         self.places = places.collect();
+        // A hand-over, and whom it made leave, belong to the epoch that it was taken in: an attempt
+        // that was deployed from its manifest has both behind it, the counters in its ledger (T3).
+        let handed = Some(committed).filter(|it| it.epoch == stamp.epoch);
+        let departed = handed.map_or_else(Default::default, |it| it.departed.clone());
+        let handed = handed.filter(|it| it.kind == CheckpointKind::HandOver).cloned();
         let attempt = Attempt {
             stamp,
             tasks: self.config.graph.tasks_of(deployment.subtasks()).collect(),
@@ -191,13 +196,12 @@ impl Coordinator {
             sweeps_n: 0,
             recovering: false,
             holders: BTreeMap::new(),
-            departed: committed.departed.clone(),
-            hand_over: (committed.kind == CheckpointKind::HandOver).then(|| {
+            departed,
+            hand_over: handed.as_ref().map(|committed| {
                 let places = self.places.clone();
                 HandingOver::adopted(deployment.clone(), places, committed.id, self.now_ms)
             }),
         };
-        let handed = attempt.hand_over.is_some().then(|| committed.clone());
         let (generation, epoch) = (attempt.stamp.generation, attempt.stamp.epoch);
         self.adopt_until_ms = None;
         self.may_run_smaller = true;

@@ -275,6 +275,45 @@ fn fewer_subtasks_leave_their_groups_splits_and_counts_behind_k3_t3() {
     assert_eq!(job.rig.newest().tasks, [task(0, 0), task(1, 0)]);
 }
 
+/// The epoch after a hand-over begins from its manifest: whom that one made leave is in its ledger.
+#[test]
+fn adopter_of_the_epoch_after_a_hand_over_counts_nobody_twice_and_hands_nothing_over_t3_k3() {
+    let mut job = Job::running(with(2), &[a(), b()]);
+    job.rig.feed(Input::Scale(1));
+    job.hand_over();
+    let worker = job.places[&0].clone();
+    let failed = Event::Failed {
+        task: None,
+        cause: "boom".to_owned(),
+        retry: true,
+    };
+    job.say(&worker, failed);
+    job.rig.wait(1_000);
+    let splits = BTreeMap::new();
+    job.say(&worker, Event::Prepared { splits });
+    assert_eq!(job.rig.co.status().phase, Phase::Running);
+
+    let mut new = job.successor();
+    new.wait(1);
+    let mut runs = job.runs(false);
+    if let Some(runs) = &mut runs.runs {
+        runs.deployment = job.rig.deployment();
+    }
+    register(&mut new, &worker, runs);
+
+    assert_eq!(new.sent_names(), ["adopt", "checkpoint"]);
+    new.wait(1);
+    let mut new = Job {
+        rig: new,
+        places: job.places.clone(),
+        readers: job.readers.clone(),
+    };
+    let n = new.rig.in_flight();
+    new.ack_all(n);
+    // 40 rows up to the hand-over, and ten of each of two tasks since.
+    assert_eq!(new.rig.newest().ledger[&uid("in")].rows_in, 60);
+}
+
 #[test]
 fn numbers_of_subtasks_that_left_are_not_used_again_in_the_epoch_b2_c4() {
     let mut job = Job::running(with(2), &[a(), b()]);
