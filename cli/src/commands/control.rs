@@ -4,6 +4,8 @@
 //! answered. An order is done later; `status` shows when.
 
 use anyhow::{Context as _, Result, bail};
+use streamforge_core::manifest::CheckpointKind;
+use streamforge_host::history::History;
 use streamforge_proto::tls::Tls;
 use streamforge_proto::v1;
 use streamforge_proto::v1::control_client::ControlClient;
@@ -75,16 +77,19 @@ fn refused(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("the coordinator refuses: {}", status.message())
 }
 
+async fn history_of(args: &ControlArgs) -> Result<History> {
+    let document = document::open(&args.document, &[])?;
+    let spec = &document.loaded.spec;
+    let place = StorePlace::of_job(&args.place, spec, &document.loaded.name)?;
+    open_history(&place).await
+}
+
 /// Where the coordinator is: as said, else as the head says.
 async fn address(args: &ControlArgs) -> Result<String> {
     if let Some(address) = &args.coordinator {
         return Ok(address.clone());
     }
-    let document = document::open(&args.document, &[])?;
-    let spec = &document.loaded.spec;
-    let place = StorePlace::of_job(&args.place, spec, &document.loaded.name)?;
-    let history = open_history(&place).await?;
-    let address = history.head.coordinator;
+    let address = history_of(args).await?.head.coordinator;
     if address.parse::<std::net::SocketAddr>().is_err() {
         bail!(
             "the job runs, or ran, in one process ({address}), which takes no orders: run it with \
@@ -103,9 +108,29 @@ async fn connect(args: &ControlArgs) -> Result<ControlClient<Channel>> {
     if let Some(tls) = tls {
         endpoint = endpoint.tls_config(tls.client())?;
     }
-    let channel = endpoint.connect().await;
-    let channel = channel.with_context(|| format!("reach the coordinator at {address}"))?;
-    Ok(ControlClient::new(channel))
+    match endpoint.connect().await {
+        Ok(channel) => Ok(ControlClient::new(channel)),
+        Err(cause) => {
+            let ended = ended(args).await;
+            let action = format!("reach the coordinator at {address}{ended}");
+            Err(cause).context(action)
+        }
+    }
+}
+
+/// Why nobody answers, as far as the newest checkpoint knows; empty: it does not.
+async fn ended(args: &ControlArgs) -> &'static str {
+    let Ok(history) = history_of(args).await else {
+        return "";
+    };
+    let Some(newest) = history.retained().last() else {
+        return "";
+    };
+    match history.manifest(newest.id).await.map(|it| it.kind) {
+        Ok(CheckpointKind::Final) => " (the job is finished: all its input is read)",
+        Ok(CheckpointKind::Stop) => " (the job was stopped; `streamforge run` resumes it)",
+        _ => " (if its process is gone, `streamforge run` resumes the job)",
+    }
 }
 
 fn certificates(args: &ControlArgs) -> Result<Option<Tls>> {

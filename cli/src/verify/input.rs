@@ -4,14 +4,13 @@
 //! sure that the splits are those the job has read, and its files as it has read them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use streamforge_core::job_graph::{Operator, OperatorKind, SourceSpec};
 use streamforge_core::manifest::{Manifest, SplitState};
 use streamforge_taskmanager::connectors::files::identity::Touch;
 use streamforge_taskmanager::connectors::files::source::ReaderPlace;
-use streamforge_taskmanager::connectors::files::split::describe;
+use streamforge_taskmanager::connectors::files::split::{at_start, describe};
 use streamforge_taskmanager::connectors::registry::{self, Surroundings};
 use streamforge_taskmanager::engine::batch::StreamBatch;
 use streamforge_taskmanager::engine::source::{SourceBatch, SourceEvent};
@@ -54,8 +53,8 @@ async fn read_source(
             let listed = registry::open_enumerator(operator, spec, surroundings)?
                 .list()
                 .await?;
-            check_same(&listed, read)?;
-            as_read(listed, read)
+            check_same(&listed, read, spec)?;
+            as_read(listed, read, spec)
         }
     };
     let mut notes = Vec::new();
@@ -98,8 +97,12 @@ async fn read_source(
 }
 
 /// The splits at their start, as the job found them: a file that grew is read to its length of then,
-/// one that shrank or changed is an error of the reader.
-fn as_read(now: Vec<SplitState>, read: &[SplitState]) -> Vec<SplitState> {
+/// one that shrank or changed is an error of the reader. Files that came to a watched folder one by
+/// one are splits of their own, whatever listing them again makes of them.
+fn as_read(now: Vec<SplitState>, read: &[SplitState], spec: &SourceSpec) -> Vec<SplitState> {
+    if spec.connector.kind == "file" {
+        return read.iter().cloned().map(at_start).collect();
+    }
     let as_read = |split: SplitState| match read.iter().find(|then| then.split == split.split) {
         Some(then) => SplitState {
             description: then.description.clone(),
@@ -130,14 +133,20 @@ fn touched_files(splits: &[SplitState]) -> Result<Vec<String>> {
 }
 
 /// Files that came or went since the job ran would be told as missing or extra rows.
-fn check_same(now: &[SplitState], read: &[SplitState]) -> Result<()> {
-    let names = |splits: &[SplitState]| -> BTreeSet<Arc<str>> {
-        splits
-            .iter()
-            .map(|split| split.split.0.as_str().into())
-            .collect()
+fn check_same(now: &[SplitState], read: &[SplitState], spec: &SourceSpec) -> Result<()> {
+    let names = |splits: &[SplitState]| -> Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for split in splits {
+            if spec.connector.kind == "file" {
+                let files = describe(split)?.files.into_iter();
+                names.extend(files.map(|file| file.path.display().to_string()));
+            } else {
+                names.insert(split.split.0.clone());
+            }
+        }
+        Ok(names)
     };
-    let (now, read) = (names(now), names(read));
+    let (now, read) = (names(now)?, names(read)?);
     if let Some(new) = now.difference(&read).next() {
         bail!("{new} is there now and was not when the job ran");
     }

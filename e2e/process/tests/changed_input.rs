@@ -148,3 +148,29 @@ fn verify_reads_a_grown_file_to_the_length_the_job_read() {
 
     workspace.verify();
 }
+
+#[test]
+fn files_that_came_to_a_watched_folder_are_verified_in_either_order() {
+    for order in ["ByName", "Any"] {
+        let watched = JOB.replace("order: ByName", &format!("order: {order}, watch: 50ms"));
+        let workspace = Workspace::new(&watched);
+        let row = |n: usize| format!("{{\"id\":{n}}}\n");
+        workspace.write("in/a.ndjson", (0..100).map(row).collect::<String>());
+        let mut running = workspace.start(&[]);
+        for (name, rows) in [("in/c.ndjson", 100..150), ("in/b.ndjson", 150..200)] {
+            let before = rows.start;
+            assert!(running.wait_until(|| workspace.published().rows().len() == before));
+            workspace.write(name, rows.map(row).collect::<String>());
+        }
+        assert!(running.wait_until(|| workspace.published().rows().len() == 200));
+        running.signal(Signal::TERM);
+        running.wait().check_code(3);
+
+        // Without `watch` the job ends with the files that it knows.
+        workspace.write("job.yaml", watched.replace(", watch: 50ms", ""));
+        workspace.run(&[]).check_code(0);
+
+        assert_eq!(workspace.published().rows().len(), 200);
+        workspace.verify();
+    }
+}

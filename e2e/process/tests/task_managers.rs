@@ -165,6 +165,9 @@ fn stop_takes_a_checkpoint_and_the_next_run_goes_on_in_one_process() {
 
     running.signal(Signal::TERM);
     running.wait().check_code(3);
+    let asked = workspace.output("status", &[]);
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("the job was stopped"), "{said}");
     workspace.run(&UNLIMITED).check_code(0);
 
     workspace.verify();

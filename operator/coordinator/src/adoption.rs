@@ -181,7 +181,9 @@ impl Coordinator {
         // that was deployed from its manifest has both behind it, the counters in its ledger (T3).
         let handed = Some(committed).filter(|it| it.epoch == stamp.epoch);
         let departed = handed.map_or_else(Default::default, |it| it.departed.clone());
-        let handed = handed.filter(|it| it.kind == CheckpointKind::HandOver).cloned();
+        let handed = handed
+            .filter(|it| it.kind == CheckpointKind::HandOver)
+            .cloned();
         let attempt = Attempt {
             stamp,
             tasks: self.config.graph.tasks_of(deployment.subtasks()).collect(),

@@ -91,6 +91,13 @@ pub struct Detail {
     pub root: Option<String>,
 }
 
+impl Detail {
+    /// Whether the object is a whole file, not one of several segments.
+    fn is_whole(&self) -> bool {
+        self.segment == 0 && self.last
+    }
+}
+
 /// A file that gets rows.
 #[derive(Debug)]
 struct OpenFile {

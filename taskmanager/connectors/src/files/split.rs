@@ -50,6 +50,15 @@ fn split_of(id: String, files: Vec<FileFacts>) -> SplitState {
     }
 }
 
+/// The same split, nothing of it read.
+pub fn at_start(split: SplitState) -> SplitState {
+    SplitState {
+        progress: progress(Position::default()),
+        watermark: Watermark::NONE,
+        ..split
+    }
+}
+
 /// The splits of these files, which come in the order of their names.
 pub fn splits_of(files: Vec<FileFacts>, order: Order) -> Vec<SplitState> {
     match order {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +22,7 @@ use streamforge_core::ids::{JobId, SlotId};
 use streamforge_core::manifest::{StagedInterval, StagedObject};
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::Publisher;
+use tracing::warn;
 
 use super::segment::disk_error;
 use super::{Detail, STAGING, name_prefix};
@@ -111,16 +112,33 @@ impl FilePublisher {
     }
 
     fn publish_object(&self, object: &StagedObject) -> Result<(), Error> {
+        let detail = self.detail_of(object)?;
+        self.place(object, &detail)
+    }
+
+    /// The sink's own words about a listed object, which belongs to this folder.
+    fn detail_of(&self, object: &StagedObject) -> Result<Detail, Error> {
         let detail: Detail = serde_json::from_str(&object.detail)
             .map_err(|error| failed(format!("publish {}", object.published), false, error))?;
         self.check_place(object, &detail)?;
-        if detail.segment == 0 && detail.last {
+        Ok(detail)
+    }
+
+    fn place(&self, object: &StagedObject, detail: &Detail) -> Result<(), Error> {
+        if detail.is_whole() {
             let target = self.root.join(&object.published);
-            return self
-                .move_file(&self.staging.join(&object.staged), &target)
-                .map(|_| ());
+            let moved = self.move_file(&self.staging.join(&object.staged), &target)?;
+            if !moved && !target.exists() {
+                let (file, rows) = (&object.published, object.rows);
+                warn!(
+                    "{file} ({rows} rows) is committed output and neither in {} nor staged: another program \
+                     took it away, or the staged file before it was published",
+                    self.root.display()
+                );
+            }
+            return Ok(());
         }
-        self.hold(object, &detail)?;
+        self.hold(object, detail)?;
         if detail.last {
             self.complete(&self.held(&object.published))
         } else {
@@ -140,7 +158,8 @@ impl FilePublisher {
         } else {
             self.staging.join(&object.staged).exists()
         };
-        if *staged_in == here || came_along {
+        let is_there = || self.root.join(&object.published).exists();
+        if *staged_in == here || came_along || is_there() {
             return Ok(());
         }
         let moved = OtherFolder {
@@ -208,6 +227,11 @@ impl FilePublisher {
         let error = |error| disk_error(format!("publish {}", to.display()), error);
         let folder = to.parent().unwrap_or(&self.root);
         if !folder.is_dir() {
+            let in_the_way = folder.ancestors().find(|above| above.is_file());
+            if let Some(file) = in_the_way {
+                let reason = format!("{} is a file; a folder must be there", file.display());
+                return Err(error(io::Error::new(ErrorKind::AlreadyExists, reason)));
+            }
             fs::create_dir_all(folder).map_err(error)?;
             let mut parent = folder;
             while parent != self.root {
@@ -384,7 +408,15 @@ impl Publisher for FilePublisher {
         // What is listed is committed. Segments of a file that was still open belong to those held
         // of it, and no writer will ever close that file.
         for object in objects() {
-            self.publish_object(object)?;
+            let detail = self.detail_of(object)?;
+            match self.place(object, &detail) {
+                // A whole file waits where it is staged: whoever owns its slot tries until it can be
+                // placed. A segment must be with the others before `complete_all`.
+                Err(error) if detail.is_whole() => {
+                    warn!("{} stays staged: {}", object.published, error.with_causes());
+                }
+                placed => placed?,
+            }
         }
         self.complete_all()
     }
@@ -392,7 +424,16 @@ impl Publisher for FilePublisher {
 
 #[cfg(test)]
 mod tests {
+    use streamforge_core::ids::{CheckpointId, OperatorUid};
+
     use super::*;
+
+    fn slot() -> SlotId {
+        SlotId {
+            sink: OperatorUid("out".into()),
+            slot: 0,
+        }
+    }
 
     fn listed(staged: &str, root: &Path) -> StagedObject {
         let root = absolute(root).unwrap();
@@ -422,13 +463,46 @@ mod tests {
 
         // Listed, staged here and missing: published.
         publisher.publish_object(&listed("s", new.path())).unwrap();
-        // The folder was moved with all that is in it.
+        // The folder was moved with all that is in it, and this much was published before.
+        fs::write(new.path().join("a.ndjson"), "1\n").unwrap();
+        publisher.publish_object(&listed("s", old.path())).unwrap();
+        fs::remove_file(new.path().join("a.ndjson")).unwrap();
+        // So it was, and this was not.
         fs::write(new.path().join(STAGING).join("s"), "1\n").unwrap();
         publisher.publish_object(&listed("s", old.path())).unwrap();
         assert_eq!(
             fs::read_to_string(new.path().join("a.ndjson")).unwrap(),
             "1\n"
         );
+    }
+
+    #[tokio::test]
+    async fn a_blocked_folder_keeps_no_attempt_from_its_start_x4() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        let publisher = FilePublisher::open(root, &JobId("j".to_owned()), "out").unwrap();
+        let mut object = listed("s", folder.path());
+        object.published = "day/a.ndjson".to_owned();
+        fs::write(folder.path().join(STAGING).join("s"), "1\n").unwrap();
+        fs::write(folder.path().join("day"), "in the way").unwrap();
+        let interval = StagedInterval {
+            id: CheckpointId::from_stored(1),
+            objects: vec![object],
+        };
+
+        let listed = [interval.clone()];
+        publisher.discard_unlisted(&listed).await.unwrap();
+        let refused = publisher.publish(&slot(), &interval).await.unwrap_err();
+        let said = refused.with_causes();
+        assert!(
+            said.contains("day is a file; a folder must be there"),
+            "{said}"
+        );
+
+        fs::remove_file(folder.path().join("day")).unwrap();
+        publisher.publish(&slot(), &interval).await.unwrap();
+        let placed = fs::read_to_string(folder.path().join("day/a.ndjson"));
+        assert_eq!(placed.unwrap(), "1\n");
     }
 
     #[test]
