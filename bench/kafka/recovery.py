@@ -190,7 +190,9 @@ def is_steady(output):
 
 def gap(output, killed_ms, patience_s):
     """The largest gap around a kill, once output is steady again."""
-    wait("output after the kill", lambda: is_steady(output), patience_s)
+    # Not the calm before: the last seconds must all lie behind the kill.
+    until = time.monotonic() + STEADY_S + 1
+    wait("output after the kill", lambda: time.monotonic() > until and is_steady(output), patience_s)
     around = [it for it in times(output) if it > killed_ms - 1000]
     return max(b - a for a, b in zip(around, around[1:]))
 
