@@ -1,11 +1,12 @@
 """Memory, checkpoints and scaling on this machine: the figures that are not about Flink.
 
-    limits.py [slow-sink] [single-keys] [checkpoints] [scaling]        default: all of them
+    limits.py [slow-sink] [single-keys] [checkpoints] [scaling] [processes]        default: all of them
 
 slow-sink    a sink of 1,000 rows/s behind a source at full speed: RSS stays flat for 60 s
 single-keys  1,000,000 keys with one event each: their state is gone once the watermark passed
 checkpoints  the tumbling bids query with a checkpoint every second against one without
 scaling      one subtask against two, for many files and for one big file
+processes    one task manager of one slot against two, rows shuffled between them by gRPC
 
 Needs a release build of streamforge. Writes bench/results/<date>-limits.md.
 """
@@ -149,12 +150,12 @@ def bids(files, rows=ROWS):
     return folder
 
 
-def timed(binary, work, query, folder, parallelism, interval):
+def timed(binary, work, query, folder, parallelism, interval, *arguments):
     job = work / f"{query}.yaml"
     text = (BENCH / f"jobs/{query}.yaml").read_text().replace("@INPUT@", f"{folder}/*.ndjson")
     job.write_text(text.replace("interval: 10s", f"interval: {interval}"))
     shutil.rmtree(work / "store", ignore_errors=True)
-    command = [binary, "run", job, "--store", work / "store", "--parallelism", parallelism]
+    command = [binary, "run", job, "--store", work / "store", "--parallelism", parallelism, *arguments]
     _, wall, cpu, _ = measured(list(map(str, command)), cwd=work)
     return wall, cpu
 
@@ -192,8 +193,28 @@ def scaling(binary, work):
     return "\n- ".join(lines)
 
 
+def processes(binary, work):
+    lines = []
+    folder = bids(4, SCALING_ROWS)
+    for query in ("hop", "tumble"):
+        runs = {1: [], 2: []}
+        for _ in range(3):
+            for n, of in runs.items():
+                of.append(timed(binary, work, query, folder, n, "10s", "--task-managers", n))
+        (one, cpu_one), (two, cpu_two) = (
+            map(statistics.median, zip(*runs[n], strict=True)) for n in (1, 2)
+        )
+        lines.append(
+            f"Processes: {query} over {SCALING_ROWS:,} bids in {one:.2f} s with 1 task manager "
+            f"({cpu_one / one:.2f} cores busy), {two:.2f} s with 2 ({cpu_two / two:.2f} cores): "
+            f"{one / two:.2f}×; {cpu_two / cpu_one:.2f}× the CPU seconds."
+        )
+    return "\n- ".join(lines)
+
+
 def main():
     parts = {"slow-sink": slow_sink, "single-keys": single_keys, "checkpoints": checkpoints, "scaling": scaling}
+    parts["processes"] = processes
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     args.add_argument("part", nargs="*", help=", ".join(parts) + "; default: all")
     args.add_argument(
