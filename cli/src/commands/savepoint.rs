@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use chrono::Utc;
 use streamforge_core::savepoint::check_name;
 use streamforge_proto::v1;
@@ -66,22 +66,20 @@ enum Answer {
 
 impl Asking<'_> {
     async fn take(&self, place: &StorePlace) -> Result<String> {
-        // A job that is not there is not waited for.
-        let mut client = match control::connect(self.args).await {
-            Ok(client) => Some(client),
-            Err(cause) => return stored(place, self.name).await.ok_or(cause),
-        };
-        let mut heard = Instant::now();
+        // A job that is not there to begin with is not waited for.
+        let (mut client, mut heard) = (None, None::<Instant>);
         loop {
             match self.ask(&mut client).await? {
                 Answer::Done(said) => return Ok(said),
-                Answer::GoesOn => heard = Instant::now(),
+                Answer::GoesOn => heard = Some(Instant::now()),
                 Answer::Away(cause) => {
                     client = None;
-                    let stored = stored(place, self.name).await;
-                    if let Some(said) = stored {
+                    if let Some(said) = stored(place, self.name).await {
                         return Ok(said);
                     }
+                    let Some(heard) = heard else {
+                        return Err(cause);
+                    };
                     if heard.elapsed() > AWAY_MAX {
                         let name = self.name;
                         return Err(cause).context(format!(
@@ -94,38 +92,29 @@ impl Asking<'_> {
         }
     }
 
+    /// Orders it where that was not done yet, and asks how far it is.
     async fn ask(&self, known: &mut Option<ControlClient<Channel>>) -> Result<Answer> {
         let client = match known {
             Some(client) => client,
-            None => match control::connect(self.args).await {
-                Ok(client) => known.insert(client),
-                Err(cause) => return Ok(Answer::Away(cause)),
-            },
-        };
-        match self.look(client).await {
-            Ok(state) => self.answer_of(&state),
-            Err(status) if status.code() == Code::FailedPrecondition => {
-                Err(control::refused(status))
+            None => {
+                let client = match control::connect(self.args).await {
+                    Ok(client) => known.insert(client),
+                    Err(cause) => return Ok(Answer::Away(cause)),
+                };
+                let (name, stop) = (self.name.to_owned(), self.stops);
+                let order = v1::SavepointRequest { name, stop };
+                if let Err(status) = client.savepoint(order).await {
+                    return answer_of_error(status);
+                }
+                client
             }
-            Err(status) => Ok(Answer::Away(control::refused(status))),
-        }
-    }
-
-    async fn look(
-        &self,
-        client: &mut ControlClient<Channel>,
-    ) -> Result<v1::SavepointState, tonic::Status> {
+        };
         let name = self.name.to_owned();
-        let request = v1::SavepointStatusRequest { name: name.clone() };
-        let state = client.savepoint_status(request.clone()).await?.into_inner();
-        if !state.phase.is_empty() {
-            return Ok(state);
+        let request = v1::SavepointStatusRequest { name };
+        match client.savepoint_status(request).await {
+            Ok(state) => self.answer_of(state.get_ref()),
+            Err(status) => answer_of_error(status),
         }
-        // This coordinator was not asked yet.
-        let stop = self.stops;
-        let order = v1::SavepointRequest { name, stop };
-        client.savepoint(order).await?;
-        Ok(client.savepoint_status(request).await?.into_inner())
     }
 
     fn answer_of(&self, state: &v1::SavepointState) -> Result<Answer> {
@@ -142,8 +131,19 @@ impl Asking<'_> {
                 })
             }
             "Failed" => bail!("savepoint {name}: {}", state.reason),
+            "" => Answer::Away(anyhow!("the coordinator was not asked for it")),
             _ => Answer::GoesOn,
         })
+    }
+}
+
+fn answer_of_error(status: tonic::Status) -> Result<Answer> {
+    let refuses = status.code() == Code::FailedPrecondition;
+    let cause = control::refused(status);
+    if refuses {
+        Err(cause)
+    } else {
+        Ok(Answer::Away(cause))
     }
 }
 

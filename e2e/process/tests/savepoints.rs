@@ -55,7 +55,7 @@ spec:
   sinks:
     - {name: results, from: per_user, file: {path: out/per_user/}, format: {json: {}}}
     - {name: rolled, from: rolling, file: {path: out/rolling/}, format: {json: {}}, changelog: Retract}
-    - {name: visited, from: visits, file: {path: out/visits/}, format: {json: {}}, changelog: Retract}
+    - {name: visited, from: visits, file: {path: out/visits/, rollover: {every: 1h}}, format: {json: {}}, changelog: Retract}
     - {name: busiest, from: busy, file: {path: out/busy/}, format: {json: {}}}
     - {name: late, from: per_user.late, file: {path: out/late/}, format: {json: {}}}
     - {name: bad, from: clicks.bad, file: {path: out/bad/}, format: {json: {}}}

@@ -349,9 +349,8 @@ impl Coordinator {
             },
             (Step::Name(manifest), StoreAnswer::Put(_)) => completed(manifest, false),
             (Step::Name(_), StoreAnswer::ConditionFailed) => {
-                return self
-                    .out
-                    .push(lane.ask(ids, name, StoreRequest::Get { key }));
+                let read_back = StoreRequest::Get { key };
+                return self.out.push(copying.ask(ids, name, read_back));
             }
             (_, answer) => SavepointState::Failed {
                 reason: format!("the store answered another question: {answer:?}"),
