@@ -259,11 +259,8 @@ impl Coordinator {
         if let Some(decision) = self.cleaner.on_tick(&mut self.requests, self.now_ms) {
             self.out.push(decision);
         }
-        let savepoints = &mut self.savepoints;
-        for lane in [&mut savepoints.looking, &mut savepoints.copying] {
-            let decision = lane.on_tick(&mut self.requests, self.now_ms);
-            self.out.extend(decision);
-        }
+        let again = self.savepoints.on_tick(&mut self.requests, self.now_ms);
+        self.out.extend(again);
         if self.phase == Phase::Starting && self.store.is_free() {
             self.start();
         }
@@ -330,17 +327,14 @@ impl Coordinator {
     }
 
     fn on_store(&mut self, id: RequestId, answer: StoreAnswer) {
-        let mut answer = match self.store.on_answer(id, answer) {
+        let answer = match self.store.on_answer(id, answer) {
             Ok(answered) => return self.on_own_answer(answered),
             Err(answer) => answer,
         };
-        let savepoints = &mut self.savepoints;
-        for lane in [&mut savepoints.looking, &mut savepoints.copying] {
-            answer = match lane.on_answer(id, answer) {
-                Ok(answered) => return self.on_saved(answered),
-                Err(answer) => answer,
-            };
-        }
+        let answer = match self.savepoints.on_answer(id, answer) {
+            Ok(answered) => return self.on_saved(answered),
+            Err(answer) => answer,
+        };
         if let Ok(answered) = self.cleaner.on_answer(id, answer) {
             self.on_cleaned(answered);
         }
@@ -538,8 +532,7 @@ impl Coordinator {
         self.in_flight = None;
         self.store.clear();
         self.cleaner.clear();
-        self.savepoints.looking.clear();
-        self.savepoints.copying.clear();
+        self.savepoints.clear();
         self.out.push(Decision::End(outcome));
     }
 }

@@ -18,12 +18,12 @@ use streamforge_core::manifest::{self, CheckpointKind, Departed, Manifest, Plan}
 use streamforge_core::savepoint::{self, MANIFEST_KEY};
 
 use crate::coordinator::Coordinator;
-use crate::decision::Report;
-use crate::lane::{Answered, Lane};
+use crate::decision::{Decision, Report};
+use crate::lane::{Answered, Lane, RequestIds};
 use crate::publish::Publisher;
 use crate::status::Phase;
 use crate::store_request::{
-    ExpectedObject, PutCondition, StoreAnswer, StoreRequest, expected_objects,
+    ExpectedObject, PutCondition, RequestId, StoreAnswer, StoreRequest, expected_objects,
 };
 
 /// A savepoint without a checkpoint after this many checkpoint timeouts is given up.
@@ -70,9 +70,9 @@ pub(crate) struct Savepoints {
     /// The newest last.
     ended: VecDeque<(String, SavepointState)>,
     /// Looks for one of them at a time, by name: a stop waits for that.
-    pub looking: Lane<String>,
+    looking: Lane<String>,
     /// Copies one of them at a time, by name.
-    pub copying: Lane<String>,
+    copying: Lane<String>,
 }
 
 #[derive(Debug)]
@@ -117,6 +117,29 @@ impl Asked {
 impl Savepoints {
     fn find(&mut self, name: &str) -> Option<&mut Asked> {
         self.asked.iter_mut().find(|asked| asked.name == name)
+    }
+
+    pub(crate) fn on_tick(&mut self, ids: &mut RequestIds, now_ms: u64) -> Vec<Decision> {
+        let lanes = [&mut self.looking, &mut self.copying].into_iter();
+        lanes.filter_map(|lane| lane.on_tick(ids, now_ms)).collect()
+    }
+
+    /// The answer again if it is to another's question.
+    pub(crate) fn on_answer(
+        &mut self,
+        id: RequestId,
+        answer: StoreAnswer,
+    ) -> Result<Answered<String>, StoreAnswer> {
+        let answer = match self.looking.on_answer(id, answer) {
+            Ok(answered) => return Ok(answered),
+            Err(answer) => answer,
+        };
+        self.copying.on_answer(id, answer)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.looking.clear();
+        self.copying.clear();
     }
 
     /// Whether one waits for a checkpoint while the job goes on.

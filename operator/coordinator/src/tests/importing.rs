@@ -205,10 +205,10 @@ fn start_that_dies_in_between_begins_with_the_savepoint_again_kf_o4() {
         }
     };
     let mut second = is_second_swap;
-    let hold = |yes: bool| if yes { Fate::Hold } else { Fate::Answer };
+    let hold: fn(bool) -> Fate = |yes| if yes { Fate::Hold } else { Fate::Answer };
     let deaths: [Box<dyn FnMut(&StoreRequest) -> Fate>; 3] = [
         Box::new(move |it| hold(is_copy(it))),
-        Box::new(|it| hold(is_manifest_put(it))),
+        Box::new(move |it| hold(is_manifest_put(it))),
         Box::new(move |it| hold(second(it))),
     ];
     for death in deaths {
