@@ -102,32 +102,6 @@ fn later_process_takes_the_bucket_over_and_the_earlier_one_stops_c5() {
     second.check_code(3);
 }
 
-#[test]
-fn savepoint_in_a_bucket_begins_a_job_at_another_prefix_and_parallelism_c9() {
-    let workspace = workspace("savepoint", "rows: 200000, ");
-    let mut running = workspace.start(&["--task-managers", "2", "--progress", "lines"]);
-    let committed = || log_of(&workspace, "stderr").matches("completed").count() > 2;
-    assert!(running.wait_until(committed), "{}", running.log());
-    let output = workspace.output("stop", &["--savepoint", "last"]);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
-    let place = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    running.wait().check_code(3);
-
-    let (base, name) = place.split_once("/store/").expect("the store's prefix");
-    assert_eq!(name, "savepoints/last");
-    let other = format!("{base}/other");
-    let workspace = workspace.at(&["--secrets", "secrets", "--store", &other]);
-    let ended = workspace.run(&["--restore-from", &place, "--parallelism", "3"]);
-    ended.check_code(0);
-    assert!(
-        ended.stderr.contains("begun from a savepoint"),
-        "{}",
-        ended.stderr
-    );
-    workspace.verify();
-}
-
 fn log_of(workspace: &Workspace, name: &str) -> String {
     std::fs::read_to_string(workspace.path(&format!("{name}.log"))).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use streamforge_process::{Published, Random, Running, Workspace, free_address};
+use streamforge_process::{Bucket, Published, Random, Running, Workspace, free_address};
 
 /// Every kind of state: tumbling, hopping and session windows, corrections, windows of windows.
 const CLICKS: &str = r#"
@@ -80,7 +80,11 @@ struct Job {
 
 impl Job {
     fn start(document: &str, task_managers_n: usize) -> Self {
-        let (workspace, address) = (Workspace::new(document), free_address());
+        Self::start_in(Workspace::new(document), task_managers_n)
+    }
+
+    fn start_in(workspace: Workspace, task_managers_n: usize) -> Self {
+        let address = free_address();
         let coordinator = coordinator(&workspace, address, 0);
         let mut job = Self {
             workspace,
@@ -195,6 +199,25 @@ fn output_before(out: &Path, to: &Path, (epoch, id): (u64, u64)) -> bool {
     seen.get()
 }
 
+/// `verify` reads what the job itself published: gives the first job's files names of the second's.
+fn take_over_names(all: &Path, out: &Path) {
+    for folder in std::fs::read_dir(out).unwrap() {
+        let folder = folder.unwrap().path();
+        let theirs = all.join(folder.file_name().unwrap());
+        let files = std::fs::read_dir(&folder).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let names: Vec<String> = names.filter(|name| name.starts_with("part-")).collect();
+        let is_theirs = |name: &&String| theirs.join(name).exists();
+        let (theirs, own): (Vec<&String>, Vec<&String>) = names.iter().partition(is_theirs);
+        let own = own.first().expect("the second job published something");
+        let prefix: String = own.split_inclusive('-').take(2).collect();
+        for name in theirs {
+            let renamed = folder.join(format!("{prefix}of-{name}"));
+            std::fs::rename(folder.join(name), renamed).unwrap();
+        }
+    }
+}
+
 #[test]
 fn savepoints_under_load_and_kills_each_begin_a_job_that_ends_as_a_batch_does_c9() {
     let mut random = Random::from_environment();
@@ -243,6 +266,7 @@ fn savepoints_under_load_and_kills_each_begin_a_job_that_ends_as_a_batch_does_c9
             "{}",
             ended.stderr
         );
+        take_over_names(&all, &out);
         workspace.verify();
     }
     assert!(begun_n >= 2, "{begun_n} of {rounds}");
@@ -258,19 +282,19 @@ spec:
     - name: clicks
       file: {path: "in/*.ndjson", watch: 100ms}
       format: {json: {}}
-      schema: [{name: user, type: TEXT}, {name: v, type: BIGINT}, {name: ts, type: TIMESTAMP}]
+      schema: [{name: who, type: TEXT}, {name: v, type: BIGINT}, {name: ts, type: TIMESTAMP}]
       eventTime: {column: ts}
   transforms:
     - name: sums
       from: clicks
       aggregate:
-        groupBy: [user]
+        groupBy: [who]
         window: {tumbling: {size: 10s}}
         select: ["count(*) AS n", "sum(v) AS v"]
     - name: visits
       from: clicks
       aggregate:
-        groupBy: [user]
+        groupBy: [who]
         window: {session: {gap: 5s}}
         select: ["count(*) AS n"]
   sinks:
@@ -279,17 +303,17 @@ spec:
   checkpoint: {interval: 100ms}
 "#;
 
-fn click(user: &str, v: u64, second: u64) -> String {
+fn click(who: &str, v: u64, second: u64) -> String {
     let ts = format!("2026-01-01T00:00:{second:02}");
-    format!("{}\n", json!({"user": user, "v": v, "ts": ts}))
+    format!("{}\n", json!({"who": who, "v": v, "ts": ts}))
 }
 
-fn sum(user: &str, window: (u64, u64), n: u64, v: u64) -> Value {
-    json!({"user": user, "window_start": at(window.0), "window_end": at(window.1), "n": n, "v": v})
+fn sum(who: &str, window: (u64, u64), n: u64, v: u64) -> Value {
+    json!({"who": who, "window_start": at(window.0), "window_end": at(window.1), "n": n, "v": v})
 }
 
-fn visit(user: &str, window: (u64, u64), n: u64) -> Value {
-    json!({"user": user, "window_start": at(window.0), "window_end": at(window.1), "n": n})
+fn visit(who: &str, window: (u64, u64), n: u64) -> Value {
+    json!({"who": who, "window_start": at(window.0), "window_end": at(window.1), "n": n})
 }
 
 fn at(second: u64) -> String {
@@ -312,7 +336,7 @@ fn sorted(rows: impl IntoIterator<Item = Value>) -> Vec<Value> {
 fn windows_open_at_a_savepoint_close_in_the_job_that_begins_with_it_and_nothing_comes_again_c9() {
     let mut job = Job::start(WATCHED, 1);
     let first = [("a", 1, 1), ("a", 2, 3), ("b", 5, 4), ("a", 3, 12)];
-    let text: String = first.map(|(user, v, ts)| click(user, v, ts)).concat();
+    let text: String = first.map(|(who, v, ts)| click(who, v, ts)).concat();
     job.workspace.write("aside/1.ndjson", text);
     std::fs::create_dir_all(job.workspace.path("in")).unwrap();
     let written = job.workspace.path("aside/1.ndjson");
@@ -340,7 +364,7 @@ fn windows_open_at_a_savepoint_close_in_the_job_that_begins_with_it_and_nothing_
     std::fs::remove_dir_all(workspace.path("store")).unwrap();
     std::fs::rename(workspace.path("out"), workspace.path("all")).unwrap();
     let second = [("a", 4, 15), ("b", 1, 21), ("c", 9, 40)];
-    let text: String = second.map(|(user, v, ts)| click(user, v, ts)).concat();
+    let text: String = second.map(|(who, v, ts)| click(who, v, ts)).concat();
     let written = workspace.write("aside/2.ndjson", text);
     let workspace = workspace.at(&["--store", "other"]);
     let from = format!("file://{}", workspace.path("backup").display());
@@ -357,6 +381,33 @@ fn windows_open_at_a_savepoint_close_in_the_job_that_begins_with_it_and_nothing_
     assert_eq!(rows(&workspace, "out/sums"), sums);
     let visits = sorted([visit("a", (12, 20), 2), visit("b", (21, 26), 1)]);
     assert_eq!(rows(&workspace, "out/visits"), visits);
+}
+
+#[test]
+fn savepoint_in_a_bucket_begins_a_job_at_another_prefix_and_parallelism_c9() {
+    let bucket = Bucket::up();
+    let (s3, base) = (bucket.settings(), bucket.folder("savepoint"));
+    let storage = format!("200ms, storage: {{uri: \"{base}/store\", s3: {s3}}}}}");
+    let workspace = Workspace::new(&CLICKS.replace("200ms}", &storage));
+    let workspace = workspace.at(&["--secrets", "secrets"]);
+    bucket.hand_keys_to(&workspace);
+    let mut job = Job::start_in(workspace, 2);
+    assert!(job.wait_for_progress() && job.wait_for_progress());
+
+    let (out, _) = said(job.begin("stop", &["--savepoint", "last"]));
+    job.coordinator.wait().check_code(3);
+    let place = out.trim_end();
+    assert_eq!(place, format!("{base}/store/savepoints/last"));
+    let (all, visible) = (job.workspace.path("all"), job.workspace.path("out"));
+    copy(&visible, &all, &|_| true);
+    let other = format!("{base}/other");
+    let at = ["--secrets", "secrets", "--store", &other];
+    let workspace = job.workspace.at(&at);
+    let more = ["--restore-from", place, "--parallelism", "3"];
+    let ended = workspace.run(&[&more[..], &FAST].concat());
+    ended.check_code(0);
+    take_over_names(&all, &visible);
+    workspace.verify();
 }
 
 #[test]
