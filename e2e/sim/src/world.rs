@@ -720,6 +720,9 @@ impl<'a> World<'a> {
             Some(Outcome::Finished { .. }) | None => {}
             Some(Outcome::Stopped { .. }) => self.totals.stopped_n += 1,
             Some(Outcome::Failed(Error::Fenced { .. })) => self.totals.fenced_n += 1,
+            // The savepoint was gone before this start had read it: another one has it by then.
+            Some(Outcome::Failed(Error::SavepointDamaged { .. }))
+                if self.restore_from.is_some() && self.watch.newest.is_some() => {}
             // A start gives a store up that does not answer.
             Some(Outcome::Failed(Error::Store { .. })) => {}
             Some(Outcome::Failed(error)) => panic!("{}: {error}", self.shape.name),
