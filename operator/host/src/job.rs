@@ -340,26 +340,10 @@ fn log(report: &Report) {
         Report::HandedOver { to, took_ms } => tracing::info!(to, took_ms, "handed over"),
         Report::HandOverWithdrawn { reason } => tracing::warn!(reason, "hand-over withdrawn"),
         Report::Rewound { from, to } => tracing::warn!(%from, %to, "rewound as asked"),
-        Report::Restored {
-            from,
-            savepoint,
-            to,
-        } => tracing::info!(from, %savepoint, %to, "begun from a savepoint"),
-        Report::RestoreFromUnused { place } => {
-            tracing::info!(
-                place,
-                "restoreFrom is not used: the job has a state of its own"
-            );
-        }
-        Report::SavepointCompleted {
-            name,
-            id,
-            bytes_n,
-            took_ms,
-        } => tracing::info!(name, %id, bytes_n, took_ms, "savepoint completed"),
-        Report::SavepointFailed { name, reason } => {
-            tracing::warn!(name, reason, "savepoint failed")
-        }
+        Report::Restored { .. }
+        | Report::RestoreFromUnused { .. }
+        | Report::SavepointCompleted { .. }
+        | Report::SavepointFailed { .. } => log_savepoint(report),
         Report::Running { epoch } => tracing::info!(%epoch, "running"),
         Report::CheckpointCompleted {
             id,
@@ -393,5 +377,31 @@ fn log(report: &Report) {
             tracing::warn!(%epoch, cause, again_in_ms, "attempt failed");
         }
         Report::Stopping => tracing::info!("stopping"),
+    }
+}
+
+fn log_savepoint(report: &Report) {
+    match report {
+        Report::Restored {
+            from,
+            savepoint,
+            to,
+        } => tracing::info!(from, %savepoint, %to, "begun from a savepoint"),
+        Report::RestoreFromUnused { place } => {
+            tracing::info!(
+                place,
+                "restoreFrom is not used: the job has a state of its own"
+            );
+        }
+        Report::SavepointCompleted {
+            name,
+            id,
+            bytes_n,
+            took_ms,
+        } => tracing::info!(name, %id, bytes_n, took_ms, "savepoint completed"),
+        Report::SavepointFailed { name, reason } => {
+            tracing::warn!(name, reason, "savepoint failed")
+        }
+        _ => {}
     }
 }
