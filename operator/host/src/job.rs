@@ -400,7 +400,7 @@ fn log_savepoint(report: &Report) {
             took_ms,
         } => tracing::info!(name, %id, bytes_n, took_ms, "savepoint completed"),
         Report::SavepointFailed { name, reason } => {
-            tracing::warn!(name, reason, "savepoint failed")
+            tracing::warn!(name, reason, "savepoint failed");
         }
         _ => {}
     }
