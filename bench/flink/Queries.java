@@ -6,6 +6,7 @@
 // have comments only on lines of their own. Prints one line of JSON for each run: wall and CPU
 // seconds of the INSERT alone. The first run warms the JVM up and is not meant to be counted.
 // The settings are those of the Nexmark runs: mini-batches, heap state, a checkpoint every 10 s.
+// With FLINK_REMOTE=host:port it runs on that cluster instead, which has its own settings; no mini-batches.
 
 import com.sun.management.OperatingSystemMXBean;
 import java.io.IOException;
@@ -45,6 +46,14 @@ public final class Queries {
 
   private static EnvironmentSettings settings(String parallelism, String checkpoints) {
     Configuration c = new Configuration();
+    String remote = System.getenv("FLINK_REMOTE");
+    if (remote != null) {
+      c.setString("execution.target", "remote");
+      c.setString("rest.address", remote.split(":")[0]);
+      c.setString("rest.port", remote.split(":")[1]);
+      c.setString("parallelism.default", parallelism);
+      return EnvironmentSettings.newInstance().inStreamingMode().withConfiguration(c).build();
+    }
     c.setString("parallelism.default", parallelism);
     c.setString("taskmanager.numberOfTaskSlots", parallelism);
     c.setString("taskmanager.memory.managed.size", "1g");

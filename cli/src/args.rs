@@ -161,6 +161,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with = "listen",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub task_managers: Option<u32>,
+    /// With --task-managers: folder in which each keeps copies of its state, for a store that is far
+    #[arg(long, value_name = "DIR", requires = "task_managers")]
+    pub local_copies: Option<PathBuf>,
     /// Waits here for task managers that are started by hand (streamforge-taskmanager)
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<std::net::SocketAddr>,

@@ -89,6 +89,7 @@ impl Hosting {
                     task_managers_n: n,
                     slots: spec.parallelism.div_ceil(n).max(1),
                     secrets: args.place.secrets.clone(),
+                    local_copies: args.local_copies.clone(),
                 };
                 Some(Crew::start(&config, screen)?)
             }

@@ -49,6 +49,8 @@ pub struct CrewConfig {
     pub slots: u32,
     /// Folder of secrets.
     pub secrets: Option<PathBuf>,
+    /// Folder with one folder for each's copies of state.
+    pub local_copies: Option<PathBuf>,
 }
 
 /// Running task managers. Dropping it ends them.
@@ -156,6 +158,9 @@ impl Keeper {
             .process_group(0);
         if let Some(secrets) = &self.config.secrets {
             command.arg("--secrets").arg(secrets);
+        }
+        if let Some(folder) = &self.config.local_copies {
+            command.arg("--local-copies").arg(folder.join(&self.name));
         }
         command.spawn()
     }

@@ -49,6 +49,41 @@ pub const KEYS: &[ReservedKeys] = &[
     },
 ];
 
+/// A key of SQL or of another system that is written otherwise here.
+#[derive(Clone, Copy, Debug)]
+pub struct Instead {
+    /// The object where it is looked for.
+    pub path: &'static str,
+    /// The key.
+    pub key: &'static str,
+    /// What to write.
+    pub write: &'static str,
+}
+
+/// Such keys.
+pub const INSTEAD: &[Instead] = &[
+    Instead {
+        path: "spec.transforms[].aggregate",
+        key: "having",
+        write: "filter the results in a transform behind it: `{name: …, from: …, filter: \"…\"}`",
+    },
+    Instead {
+        path: "spec.transforms[].aggregate",
+        key: "where",
+        write: "filter the rows in a transform before it, or write `count(*) FILTER (WHERE …)`",
+    },
+    Instead {
+        path: "spec.transforms[].aggregate",
+        key: "filter",
+        write: "filter the rows in a transform before it, or write `count(*) FILTER (WHERE …)`",
+    },
+    Instead {
+        path: "spec.transforms[]",
+        key: "where",
+        write: "it is called `filter`",
+    },
+];
+
 /// A value that has no type yet.
 #[derive(Clone, Copy, Debug)]
 pub struct ReservedValue {

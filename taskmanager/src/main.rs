@@ -52,6 +52,10 @@ struct Args {
     /// Folder with one folder per secret and in it one file per key
     #[arg(long, value_name = "DIR")]
     secrets: Option<PathBuf>,
+    /// Folder of this task manager's own for copies of its state: survivors of a loss read these and
+    /// not the store. For a store that is far, such as a bucket
+    #[arg(long, value_name = "DIR")]
+    local_copies: Option<PathBuf>,
     /// Address to show /metrics, /livez and /readyz at
     #[arg(long, value_name = "ADDR")]
     metrics_listen: Option<SocketAddr>,
@@ -125,6 +129,7 @@ fn run(args: Args) -> Result<String> {
         exchange_address,
         tls,
         secrets: args.secrets,
+        local_copies: args.local_copies,
         metrics: metrics.clone(),
     };
     let data = tokio::runtime::Builder::new_multi_thread()

@@ -16,6 +16,8 @@ use streamforge_core::messages::{
     Command, Deployment, Event, HandOver, Newest, RunningAttempt, Stamp, TaskManagerId,
 };
 use streamforge_engine::barrier::Barrier;
+use streamforge_state::local::LocalCopies;
+use streamforge_state::restore::Parts;
 use streamforge_store::ObjectStore;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -39,6 +41,8 @@ pub struct Context {
     pub me: TaskManagerId,
     /// Checkpoints.
     pub store: Arc<dyn ObjectStore>,
+    /// Copies of parts on this machine; `None`: the store is as near.
+    pub local: Option<Arc<LocalCopies>>,
     /// Channels to other task managers; `None`: there are no others.
     pub exchange: Option<Arc<Exchange>>,
     /// Folder of secrets, one folder each.
@@ -56,6 +60,14 @@ pub struct Context {
 }
 
 impl Context {
+    /// Where state is restored from.
+    pub fn parts(&self) -> Parts<'_> {
+        Parts {
+            store: &*self.store,
+            local: self.local.as_deref(),
+        }
+    }
+
     /// What connectors may use of it.
     pub fn surroundings(&self) -> Surroundings {
         Surroundings {
@@ -337,8 +349,21 @@ impl Manager {
         let loading = tokio::spawn(async move {
             none_is_ending(ending_n).await;
             let began = Instant::now();
+            let reads = || context.local.as_ref().map(|local| local.reads());
+            let before = reads().unwrap_or_default();
             let prepared = Attempt::prepare(&context, of.clone(), deployment, events).await;
-            context.metrics.on_restored(began.elapsed());
+            let took = began.elapsed();
+            context.metrics.on_restored(took);
+            if let Some(now) = reads() {
+                let (here, stored) = (
+                    now.here_bytes - before.here_bytes,
+                    now.store_bytes - before.store_bytes,
+                );
+                tracing::info!(
+                    "ready after {} ms: {here} bytes of state from local copies, {stored} from the store",
+                    took.as_millis()
+                );
+            }
             let _ = loaded.send((of, prepared)).await;
         });
         self.loading = Some((stamp, loading));

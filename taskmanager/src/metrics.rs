@@ -16,6 +16,7 @@ use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::TaskId;
 use streamforge_core::messages::{Progress, Stamp};
 use streamforge_proto::metrics::{self, Described, Sheet};
+use streamforge_state::local::LocalCopies;
 
 use crate::exchange::{ChannelName, Totals};
 use crate::progress::{Local, Times};
@@ -170,6 +171,16 @@ pub const DESCRIBED: &[Described] = &[
         &["call"],
         "Bytes written to and read from the checkpoint store.",
     ),
+    Described::counter(
+        "streamforge_restored_parts_total",
+        &["from"],
+        "Parts of state that a task manager with `--local-copies` restored from its copies, or from the store.",
+    ),
+    Described::counter(
+        "streamforge_restored_bytes_total",
+        &["from"],
+        "Bytes of those parts.",
+    ),
 ];
 
 #[derive(Debug, Default)]
@@ -189,6 +200,7 @@ struct Inner {
     welcome: AtomicBool,
     exchange: OnceLock<Arc<Totals>>,
     store: OnceLock<Arc<StoreCalls>>,
+    copies: OnceLock<Arc<LocalCopies>>,
 }
 
 /// One task manager's. Clones are the same.
@@ -244,6 +256,11 @@ impl Metrics {
         let _first = self.0.store.set(calls);
     }
 
+    /// The local copies, once.
+    pub fn watch_copies(&self, copies: Arc<LocalCopies>) {
+        let _first = self.0.copies.set(copies);
+    }
+
     fn fill(&self, sheet: &mut Sheet, now_us: i64) {
         let latest = self.0.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stamp) = &latest.stamp {
@@ -262,6 +279,17 @@ impl Metrics {
         }
         if let Some(calls) = self.0.store.get() {
             calls.fill(sheet);
+        }
+        if let Some(copies) = self.0.copies.get() {
+            let reads = copies.reads();
+            let (parts, bytes) = (
+                "streamforge_restored_parts_total",
+                "streamforge_restored_bytes_total",
+            );
+            sheet.set(parts, &["local"], reads.here_n as f64);
+            sheet.set(bytes, &["local"], reads.here_bytes as f64);
+            sheet.set(parts, &["store"], reads.store_n as f64);
+            sheet.set(bytes, &["store"], reads.store_bytes as f64);
         }
     }
 }

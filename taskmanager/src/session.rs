@@ -15,7 +15,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use streamforge_core::messages::{Event, Registration, Stamp, TaskManagerId};
 use streamforge_proto::convert::coordinator::to_register;
 use streamforge_proto::tls::Tls;
 use streamforge_proto::v1;
+use streamforge_state::local::LocalCopies;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -64,6 +65,8 @@ pub struct SessionConfig {
     pub tls: Option<Tls>,
     /// Folder of secrets.
     pub secrets: Option<PathBuf>,
+    /// Folder for copies of parts of this process's own; `None`: none are kept.
+    pub local_copies: Option<PathBuf>,
     /// Hears how tasks do.
     pub metrics: Metrics,
 }
@@ -93,6 +96,14 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The folder for local copies cannot be used.
+    #[error("keep local copies in {}", folder.display())]
+    LocalCopies {
+        /// Which folder.
+        folder: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The coordinator names another store than before: it drives another job.
     #[error("the coordinator at {address} names store {theirs}, the tasks here use {ours}")]
     OtherStore {
@@ -103,6 +114,14 @@ pub enum Error {
         /// Ours.
         ours: String,
     },
+}
+
+fn open_copies(folder: &Path) -> Result<Arc<LocalCopies>, Error> {
+    let opened = LocalCopies::open(folder);
+    opened.map(Arc::new).map_err(|source| Error::LocalCopies {
+        folder: folder.to_owned(),
+        source,
+    })
 }
 
 /// The manager, once a coordinator has said where the store is.
@@ -242,9 +261,15 @@ impl Session {
         let metrics = self.config.metrics.clone();
         metrics.watch_store(store.calls());
         metrics.on_welcome();
+        let local = self.config.local_copies.as_deref();
+        let local = local.map(open_copies).transpose()?;
+        if let Some(local) = &local {
+            metrics.watch_copies(Arc::clone(local));
+        }
         let context = Context {
             me: self.config.me.clone(),
             store,
+            local,
             metrics,
             exchange: Some(Arc::clone(&self.exchange)),
             secrets: self.config.secrets.clone(),

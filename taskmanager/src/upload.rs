@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow::compute::concat_batches;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, TaskId};
 use streamforge_core::manifest::{ObjectRef, PartRef};
 use streamforge_core::messages::{Event, Stamp, TaskSnapshot};
@@ -20,6 +21,7 @@ use streamforge_engine::staged::Staged;
 use streamforge_engine::state::StatePart;
 use streamforge_engine::task::CoreSnapshot;
 use streamforge_state::late_log::encode_late_log;
+use streamforge_state::local::LocalCopies;
 use streamforge_state::part::encode_part;
 use streamforge_store::{Condition, ObjectStore, Put};
 use tokio::sync::mpsc;
@@ -72,6 +74,8 @@ pub struct Uploader {
     pub stamp: Stamp,
     /// Where to.
     pub store: Arc<dyn ObjectStore>,
+    /// Where copies of parts are kept for a recovery.
+    pub local: Option<Arc<LocalCopies>>,
     /// Staged and not published, of all tasks.
     pub staged: Arc<Staged>,
     /// To the coordinator.
@@ -185,6 +189,7 @@ impl Uploader {
             }
             operators.insert(operator, (watermark, stored));
         }
+        self.list_copies(id, &operators);
         Ok(TaskSnapshot {
             task: self.task,
             id,
@@ -237,10 +242,36 @@ impl Uploader {
             .map_err(failed)??;
         let written = stored.bytes;
         if !stored.blocks.is_empty() {
-            self.write(&stored.key, object).await?;
+            let copied = self.keep_copy(&stored.key, &object);
+            let ((), written) = tokio::join!(copied, self.write(&stored.key, object.clone()));
+            written?;
         }
         part.set_stored(stored.clone());
         Ok((stored, written))
+    }
+
+    /// Keeps a copy, unless there is no place for any. One at a time, so that no more is in memory
+    /// than a checkpoint has there anyway.
+    async fn keep_copy(&self, key: &str, object: &Bytes) {
+        if let Some(local) = self.local.clone() {
+            let (key, object) = (key.to_owned(), object.clone());
+            let kept = tokio::task::spawn_blocking(move || local.keep(&key, 0, &object));
+            let _ = kept.await;
+        }
+    }
+
+    /// Tells the copies what this checkpoint needs; what no recent one does is dropped beside.
+    fn list_copies(
+        &self,
+        id: CheckpointId,
+        operators: &BTreeMap<OperatorUid, (Watermark, Vec<PartRef>)>,
+    ) {
+        if let Some(local) = self.local.clone() {
+            let task = self.task;
+            let parts = operators.values().flat_map(|(_, parts)| parts);
+            let keys = parts.map(|part| part.key.clone()).collect();
+            tokio::task::spawn_blocking(move || local.on_listed(task, id, keys));
+        }
     }
 
     async fn write(&self, key: &str, object: Bytes) -> Result<(), Error> {

@@ -59,6 +59,7 @@ impl Rig {
     fn start(folder: &Path) -> Self {
         let context = Context {
             me: me(),
+            local: None,
             store: Arc::new(FolderStore::open(folder.join("store")).unwrap()),
             exchange: None,
             secrets: None,

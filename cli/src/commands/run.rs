@@ -257,6 +257,7 @@ fn start(
         Hosting::Here { state_bytes_max } => {
             let (ours, theirs) = streamforge_host::in_process();
             let context = manager::Context {
+                local: None,
                 me: TaskManagerId::local(),
                 store: Arc::clone(&store),
                 exchange: None,

@@ -10,6 +10,7 @@ mod bounded;
 mod canonical;
 mod comparison;
 mod constant;
+mod cure;
 mod date_trunc;
 mod float;
 mod functions;
@@ -87,7 +88,7 @@ pub(crate) fn resolve_item(parsed: &Parsed, scope: &Scope) -> Result<Expr, Error
 
 pub(crate) fn resolve_ast(ast: &parse::Ast, scope: &Scope) -> Result<Expr, Error> {
     keyword::check(ast, scope)?;
-    let lowered = lower::lower(ast, scope)?;
+    let lowered = lower::lower(ast, scope).map_err(|it| cure::with_cure(it, ast, scope))?;
     let found = lowered.data_type(scope)?;
     let data_type = sql_type(&found).ok_or_else(|| no_column_type(&found))?;
     let physical = lowered.physical(&arrow_type(&data_type), scope)?;

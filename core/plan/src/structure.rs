@@ -177,13 +177,13 @@ impl Walk<'_> {
                 None
             }
             (expected, _) => {
-                self.wrong_type(node, expected, path);
+                self.wrong_type(node, (expected, schema), path);
                 None
             }
         }
     }
 
-    fn wrong_type(&mut self, node: &Node, expected: &str, path: &str) {
+    fn wrong_type(&mut self, node: &Node, (expected, schema): (&str, &Json), path: &str) {
         let (wanted, hint) = match expected {
             "object" => ("a map", None),
             "array" => ("a list", Some("write `[a, b]`, or one `- item` per line")),
@@ -198,7 +198,13 @@ impl Walk<'_> {
             _ => ("another value", None),
         };
         let message = format!("expected {wanted}, found {}", node.kind());
-        self.add(node.at, path, message, hint.map(str::to_owned));
+        let hint = hint.map(str::to_owned);
+        self.add(
+            node.at,
+            path,
+            message,
+            hint.or_else(|| as_map(node, schema)),
+        );
     }
 
     fn object(
@@ -260,7 +266,12 @@ impl Walk<'_> {
             return;
         }
         let names = || properties.keys().map(String::as_str);
-        let hint = did_you_mean(key, names())
+        let instead = reserved::INSTEAD.iter();
+        let instead = instead.filter(|it| it.path == general && it.key == key);
+        let hint = instead
+            .map(|it| it.write.to_owned())
+            .next()
+            .or_else(|| did_you_mean(key, names()))
             .unwrap_or_else(|| format!("the fields here are {}", listed(names())));
         self.add(at, &child, format!("unknown field `{key}`"), Some(hint));
     }
@@ -386,7 +397,7 @@ impl Walk<'_> {
             return None;
         };
         if text_of(schema, "type") == Some("integer") && number.as_i64().is_none() {
-            self.wrong_type(node, "integer", path);
+            self.wrong_type(node, ("integer", schema), path);
             return None;
         }
         let value = number.as_f64().unwrap_or(f64::NAN);
@@ -413,6 +424,41 @@ impl Walk<'_> {
 }
 
 /// Names of the fields that an object must have.
+/// How a map is written, for who wrote only its one word or value: `json` is `{json: {}}`, and `1m` may be
+/// `{size: 1m}`.
+fn as_map(node: &Node, schema: &Json) -> Option<String> {
+    let written = match &node.value {
+        Value::Text(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    let properties = schema.get("properties")?.as_object()?;
+    let within = |schema: &Json| {
+        let fields: Vec<String> = required(schema).map(|name| format!("{name}: …")).collect();
+        format!("{{{}}}", fields.join(", "))
+    };
+    if let Some((name, property)) = properties
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(&written))
+    {
+        let is_map = text_of(property, "type") == Some("object");
+        let value = if is_map {
+            within(property)
+        } else {
+            "…".to_owned()
+        };
+        return Some(format!("write `{{{name}: {value}}}`"));
+    }
+    let needed: Vec<&str> = required(schema).collect();
+    match needed.as_slice() {
+        [only] => Some(format!("write `{{{only}: {written}}}`")),
+        _ => Some(format!(
+            "its fields are {}",
+            listed(properties.keys().map(String::as_str))
+        )),
+    }
+}
+
 fn required(schema: &Json) -> impl Iterator<Item = &str> {
     let names = schema.get("required").and_then(Json::as_array);
     names.into_iter().flatten().filter_map(Json::as_str)

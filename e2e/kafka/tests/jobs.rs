@@ -262,7 +262,7 @@ spec:
 /// F4: a task manager that has no session and cannot read the head may have been replaced: what it
 /// would write now would come twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn f4_at_least_once_sinks_wait_while_nothing_tells_whose_attempt_is_the_newest() {
+async fn f4_at_least_once_sinks_wait_while_nothing_tells_whose_attempt_is_the_newest_attack_43() {
     let broker = Broker::shared();
     let (from, to) = (
         broker.topic("in", 2, &[]).await,

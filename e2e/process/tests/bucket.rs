@@ -70,6 +70,51 @@ fn job_in_a_bucket_is_killed_resumed_and_equal_to_the_oracle_x6() {
     );
 }
 
+/// Bytes of state that attempts began with, as their task managers say: from copies, from the bucket.
+fn restored(log: &str) -> Vec<(u64, u64)> {
+    let bytes = |line: &str| {
+        let (_, said) = line.split_once(" ms: ")?;
+        let (here, rest) = said.split_once(" bytes of state from local copies, ")?;
+        let (stored, _) = rest.split_once(" from the store")?;
+        Some((here.parse().ok()?, stored.parse().ok()?))
+    };
+    log.lines().filter_map(bytes).collect()
+}
+
+#[test]
+fn survivors_of_a_loss_restore_from_their_local_copies() {
+    let workspace = workspace("local-copies", "rows: 200000, ");
+    let arguments = [
+        "--task-managers",
+        "3",
+        "--parallelism",
+        "3",
+        "--local-copies",
+        "local",
+    ];
+    let mut running = workspace.start(&arguments);
+    let log = workspace.path("stderr.log");
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    let began = |n: usize| restored(&read()).len() >= n;
+    assert!(running.wait_until(|| began(3) && workspace.path("local/tm-1").exists()));
+    let copied = || {
+        let entries = std::fs::read_dir(workspace.path("local/tm-1")).expect("it is a folder");
+        entries.count() > 2
+    };
+    assert!(running.wait_until(copied), "{}", read());
+
+    let victim = *running.children().last().expect("there are three");
+    rustix::process::kill_process(victim, Signal::KILL).expect("it runs");
+    assert!(running.wait_until(|| began(5)), "{}", read());
+    running.wait().check_code(0);
+
+    let (here, stored) = restored(&read())[3..5]
+        .iter()
+        .fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    assert!(here > stored, "{here} and {stored} bytes");
+    workspace.verify();
+}
+
 #[test]
 fn later_process_takes_the_bucket_over_and_the_earlier_one_stops_c5() {
     let workspace = workspace("take-over", "");

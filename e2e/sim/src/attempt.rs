@@ -21,7 +21,7 @@ use streamforge_engine::state::StatePart;
 use streamforge_engine::task::{Channel, Effect, Element, TaskCore, TaskPlan};
 use streamforge_state::late_log::encode_late_log;
 use streamforge_state::part::encode_part;
-use streamforge_state::restore::load_operator;
+use streamforge_state::restore::{Parts, load_operator};
 use streamforge_store::{Condition, MemoryStore, Put};
 
 use crate::job::Input;
@@ -381,7 +381,13 @@ fn load_task(
             .as_ref()
             .and_then(|manifest| Some((manifest, manifest.operators.get(&operator.uid)?)))
         {
-            let state = now(load_operator(store, manifest, state, id, assignment));
+            let state = now(load_operator(
+                Parts::stored(store),
+                manifest,
+                state,
+                id,
+                assignment,
+            ));
             let state = state.map_err(|error| loads(&error))?;
             core.restore(idx, state)
                 .map_err(|error| (error.to_string(), false))?;

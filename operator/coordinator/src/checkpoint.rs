@@ -30,6 +30,12 @@ use crate::store_request::{PutCondition, StoreAnswer, StoreRequest};
 /// After a failed savepoint, stop or final checkpoint the next attempt does not wait for the interval.
 const RETRY_MS: u64 = 200;
 
+/// With so many intervals of a sink not published, the next checkpoint is held back.
+const BEHIND_N: usize = 2;
+
+/// But no longer than this: a sink may be away for hours.
+const HELD_BACK_MS_MAX: u64 = 1_000;
+
 /// A stop whose checkpoint never resolves ends after this many checkpoint timeouts.
 const STOP_TIMEOUTS_N: u64 = 3;
 
@@ -89,6 +95,10 @@ impl Coordinator {
         } else {
             self.checkpoint_at_ms
         };
+        // Output that a slow publisher is behind with waits shorter in few large intervals.
+        let is_behind =
+            self.publisher.intervals_n() >= BEHIND_N && kind == CheckpointKind::Ordinary;
+        let due_ms = due_ms + if is_behind { HELD_BACK_MS_MAX } else { 0 };
         if due_ms <= self.now_ms {
             self.trigger(kind);
         }

@@ -153,6 +153,13 @@ impl Publisher {
         self.sinks.values().filter_map(oldest).all(|it| it > id)
     }
 
+    /// How many intervals the sink that is most behind has to publish, that under way included.
+    #[must_use]
+    pub fn intervals_n(&self) -> usize {
+        let sinks = self.sinks.values();
+        sinks.map(BTreeMap::len).max().unwrap_or_default()
+    }
+
     /// How many intervals of slots wait to be published.
     #[must_use]
     pub fn unpublished_n(&self) -> usize {

@@ -180,7 +180,7 @@ impl Building<'_> {
                 continue;
             };
             let assignment = &self.deployment.assignment;
-            let state = load_operator(&*self.context.store, manifest, state, id, assignment)
+            let state = load_operator(self.context.parts(), manifest, state, id, assignment)
                 .await
                 .map_err(|source| Error::Restore {
                     operator: operator.uid.0.clone(),
@@ -234,6 +234,7 @@ impl Building<'_> {
             task: id,
             stamp: self.stamp.clone(),
             store: Arc::clone(&self.context.store),
+            local: self.context.local.clone(),
             staged: Arc::clone(self.staged),
             events: self.events.clone(),
             objects_n: 0,

@@ -513,7 +513,7 @@ async fn gained(
         let Some(state) = manifest.operators.get(&operator.uid) else {
             continue;
         };
-        let loaded = load_groups(&*context.store, manifest, state, &groups).await;
+        let loaded = load_groups(context.parts(), manifest, state, &groups).await;
         let loaded = loaded.map_err(|source| Error::Restore {
             operator: operator.uid.0.clone(),
             source,

@@ -183,6 +183,7 @@ fn start(coordinator: SocketAddr, data: Handle) -> tokio::task::JoinHandle<Resul
         exchange_address: exchange.address().to_string(),
         tls: None,
         secrets: None,
+        local_copies: None,
         metrics: crate::metrics::Metrics::default(),
     };
     tokio::spawn(run(config, Arc::new(exchange), data))

@@ -7,6 +7,7 @@
 
 mod ipc;
 pub mod late_log;
+pub mod local;
 pub mod part;
 pub mod restore;
 

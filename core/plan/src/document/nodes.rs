@@ -168,7 +168,7 @@ fn references(node: &Node<'_>, places: &Places) -> Vec<(String, String)> {
 fn find_inputs(nodes: &mut [Node<'_>], context: &mut Context<'_>) {
     let known: BTreeMap<String, Vec<Port>> = nodes
         .iter()
-        .map(|node| (node.name().to_owned(), ports(&node.written)))
+        .map(|node| (node.name().to_owned(), ports(node, context.places)))
         .collect();
     for node in nodes {
         for (text, path) in references(node, context.places) {
@@ -193,12 +193,12 @@ fn unknown(text: &str) -> OutputName {
     }
 }
 
-fn ports(written: &Written<'_>) -> Vec<Port> {
-    match written {
+fn ports(node: &Node<'_>, places: &Places) -> Vec<Port> {
+    // One whose window is wrong was cut out, and still is an aggregate.
+    let aggregates = || places.has(&format!("{}.aggregate", node.path));
+    match node.written {
         Written::Source(_) => vec![Port::Main, Port::Bad],
-        Written::Transform(transform) if transform.aggregate.is_some() => {
-            vec![Port::Main, Port::Bad, Port::Late]
-        }
+        Written::Transform(_) if aggregates() => vec![Port::Main, Port::Bad, Port::Late],
         Written::Transform(_) => vec![Port::Main, Port::Bad],
         Written::Sink(_) => vec![Port::Bad],
     }

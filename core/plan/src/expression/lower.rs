@@ -25,6 +25,7 @@ use datafusion_sql::sqlparser::ast::{
 use streamforge_core::job_graph::Column;
 
 use super::canonical::canonical_scalar;
+use super::cure::elsewhere;
 use super::float::decimals_beside_floats;
 use super::functions::{functions, is_immutable, refusal};
 use super::guard::{guard, is_arithmetic};
@@ -164,7 +165,7 @@ fn call_mistake(call: &ast::Function) -> Option<Error> {
         )),
         None => Some(Error {
             message: format!("no function is named `{name}`"),
-            hint: did_you_mean(&name, functions().names()),
+            hint: elsewhere(&name).or_else(|| did_you_mean(&name, functions().names())),
         }),
     }
 }

@@ -10,6 +10,7 @@ use super::*;
 use crate::arrow_type::schema;
 
 mod constants;
+mod cures;
 mod floats;
 mod limits;
 

@@ -38,6 +38,33 @@ fn notice_is_repeated_until_confirmed_c3() {
 }
 
 #[test]
+fn checkpoints_wait_a_moment_for_a_sink_that_is_behind_and_no_longer() {
+    let mut rig = Rig::run(config());
+    rig.checkpoint_staging(2);
+    rig.checkpoint_staging(3);
+    rig.wait(1_000);
+    assert!(
+        rig.is_idle(),
+        "two intervals wait: the next one is held back"
+    );
+    rig.published(0, 2);
+    rig.wait(1);
+    assert!(!rig.is_idle(), "one is published: it goes on at once");
+    rig.ack_all();
+
+    rig.checkpoint_staging(5);
+    rig.wait(1_000);
+    assert!(rig.is_idle());
+    rig.wait(999);
+    assert!(rig.is_idle());
+    rig.wait(1);
+    assert!(
+        !rig.is_idle(),
+        "a sink that is away holds nothing back for ever"
+    );
+}
+
+#[test]
 fn failed_publish_stays_listed_and_is_tried_again_soon_c3() {
     let mut rig = Rig::run(config());
     rig.checkpoint_staging(2);

@@ -266,6 +266,11 @@ impl Rig {
     }
 
     /// The checkpoint in flight.
+    /// Whether no checkpoint is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.co.status().checkpoint.in_flight.is_none()
+    }
+
     pub(crate) fn in_flight(&self) -> CheckpointId {
         self.co
             .status()
@@ -344,6 +349,9 @@ impl Rig {
         change: impl FnMut(&mut TaskSnapshot),
     ) -> CheckpointId {
         self.wait(1_000);
+        if self.is_idle() {
+            self.wait(1_000); // held back for a sink that is behind
+        }
         let n = self.in_flight();
         self.ack_all_with(change);
         assert_eq!(self.newest().id, n, "committed");

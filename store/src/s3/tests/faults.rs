@@ -273,7 +273,7 @@ async fn parts_completed_without_an_answer_are_found_to_be_ours_c2() {
 }
 
 #[tokio::test]
-async fn upload_is_completed_once_and_found_done_ever_after_x6() {
+async fn upload_is_completed_once_and_found_done_ever_after_x6_attack_49() {
     let rig = rig().await;
     let bucket = &rig.store.bucket;
     let upload = bucket

@@ -180,7 +180,7 @@ fn settled_rows_are_sealed_too() {
 }
 
 #[test]
-fn state_of_another_layout_is_refused_g3() {
+fn state_of_another_layout_is_refused_g3_attack_42() {
     let mut store = SliceStore::new(shape(), GROUPS);
     add(&mut store, 0, 0..3);
     let rows = seal(&mut store, 1)[0].rows().unwrap();

@@ -196,7 +196,7 @@ fn barrier_needs_no_credit_b1() {
 }
 
 #[test]
-fn channel_out_of_credit_holds_back_no_other_on_its_connection_b1() {
+fn channel_out_of_credit_holds_back_no_other_on_its_connection_b1_attack_27() {
     let rig = Rig::start(config());
     let (stalled, flowing) = (rig.accept(channel(0)), rig.accept(channel(1)));
     let (to_stalled, to_flowing) = (rig.open(channel(0)), rig.open(channel(1)));

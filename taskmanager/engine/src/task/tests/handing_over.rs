@@ -135,7 +135,7 @@ fn handed_over(after: &[u32], reader: u32) -> (Job, Arc<HandOver>) {
 }
 
 #[test]
-fn rows_before_the_barrier_go_by_the_old_table_and_those_behind_it_by_the_new_k3() {
+fn rows_before_the_barrier_go_by_the_old_table_and_those_behind_it_by_the_new_k3_attack_22() {
     let (mut job, plan) = handed_over(&[0, 1, 2], 2);
     let table = &plan.deployment.assignment;
     let before: Vec<i64> = (20..40).collect();
@@ -164,7 +164,8 @@ fn rows_before_the_barrier_go_by_the_old_table_and_those_behind_it_by_the_new_k3
 }
 
 #[test]
-fn watermark_stands_still_while_a_group_is_awaited_and_then_follows_the_held_rows_t1_t6() {
+fn watermark_stands_still_while_a_group_is_awaited_and_then_follows_the_held_rows_t1_t6_attack_23()
+{
     let (mut job, plan) = handed_over(&[0, 1, 2], 1);
     for subtask in [0, 1, 2] {
         job.barrier(subtask);
