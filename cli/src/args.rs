@@ -36,6 +36,7 @@ pub enum Command {
         streamforge run job.yaml --parallelism 4      # resumes at another parallelism\n  \
         streamforge run job.yaml --fresh              # begins anew, the old store is kept aside\n  \
         streamforge run job.yaml --rewind-to 17       # goes back to checkpoint 17\n  \
+        streamforge run job.yaml --restore-from /backup/nightly   # a new job begins from a savepoint\n  \
         streamforge run job.yaml --set spec.checkpoint.interval=1s\n\n\
         Ctrl-C stops the job with a checkpoint (exit code 3); a second Ctrl-C aborts it.")]
     Run(RunArgs),
@@ -54,9 +55,19 @@ pub enum Command {
                             Example:\n  streamforge scale job.yaml --parallelism 4"
     )]
     Scale(ScaleArgs),
+    /// Make a savepoint of a running job: a full copy of a checkpoint, which stays
+    #[command(
+        after_help = "It lies in savepoints/NAME of the job's store, needs nothing outside of that \
+                            folder, and is never deleted by the job. Asking again by the same name \
+                            is answered with the one that is there.\n\n\
+                            Examples:\n  streamforge savepoint job.yaml --name before-upgrade\n  \
+        streamforge run other.yaml --restore-from .streamforge/clicks/savepoints/before-upgrade"
+    )]
+    Savepoint(SavepointArgs),
     /// Stop a running job with a checkpoint
-    #[command(after_help = "Example:\n  streamforge stop job.yaml")]
-    Stop(ControlArgs),
+    #[command(after_help = "Examples:\n  streamforge stop job.yaml\n  \
+        streamforge stop job.yaml --savepoint before-upgrade")]
+    Stop(StopArgs),
     /// Give the subtasks of a task manager to others, so that it can be ended
     #[command(after_help = "Example:\n  streamforge drain job.yaml tm-2")]
     Drain(DrainArgs),
@@ -137,9 +148,12 @@ pub struct RunArgs {
     /// Begin anew; the old store is kept aside
     #[arg(long, conflicts_with = "rewind_to")]
     pub fresh: bool,
-    /// Go back to this checkpoint; rows published after it are published again
+    /// Go back to this checkpoint or savepoint; rows published after it are published again
     #[arg(long, value_name = "ID")]
     pub rewind_to: Option<u64>,
+    /// Begin with the savepoint in this folder, instead of spec.restoreFrom, if there is no state yet
+    #[arg(long, value_name = "PATH", conflicts_with = "rewind_to")]
+    pub restore_from: Option<PathBuf>,
     /// Publish this sink's staged rows although its marker in Kafka is lost: rows may come twice
     #[arg(long, value_name = "SINK")]
     pub accept_lost_marker: Vec<String>,
@@ -241,6 +255,28 @@ pub struct ScaleArgs {
     /// Subtasks per stage
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
     pub parallelism: u32,
+}
+
+/// See [`Command::Savepoint`].
+#[derive(Debug, Args)]
+pub struct SavepointArgs {
+    /// Which job.
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// What it is called: a-z, 0-9 and - [default: the time, as in 20260131-235959]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// See [`Command::Stop`].
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Which job.
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// Make a savepoint of this name at the place where it stops
+    #[arg(long, value_name = "NAME")]
+    pub savepoint: Option<String>,
 }
 
 /// See [`Command::Drain`].

@@ -14,6 +14,7 @@ mod checkpoints;
 mod control;
 mod explain;
 mod run;
+mod savepoint;
 mod validate;
 mod verify;
 
@@ -35,7 +36,11 @@ pub fn dispatch(command: Command) -> Result<Outcome> {
         Command::Verify(args) => verify::run(&args),
         Command::Status(args) => control::status(&args),
         Command::Scale(args) => control::scale(&args),
-        Command::Stop(args) => control::stop(&args),
+        Command::Savepoint(args) => savepoint::run(&args),
+        Command::Stop(args) => match &args.savepoint {
+            None => control::stop(&args.control),
+            Some(name) => savepoint::stop(&args.control, name),
+        },
         Command::Drain(args) => control::drain(&args),
     }
 }

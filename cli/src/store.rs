@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use streamforge_core::s3::{S3Place, SCHEME};
+use streamforge_core::savepoint;
 use streamforge_crds::v1alpha1::{S3Access, StreamJobSpec};
 use streamforge_plan::s3_place;
 use streamforge_store::{FolderStore, ObjectStore, S3Store};
@@ -80,6 +81,55 @@ impl StorePlace {
             None => bail!(
                 "`{text}` is no place for checkpoints; write file:///path or s3://bucket/prefix"
             ),
+        }
+    }
+
+    /// The place of a savepoint outside of the job's store: what the command line says, else the
+    /// document; `None`: neither.
+    ///
+    /// # Errors
+    /// When it is no place.
+    pub fn of_savepoint(
+        given: Option<&Path>,
+        args: &PlaceArgs,
+        spec: &StreamJobSpec,
+    ) -> Result<Option<Self>> {
+        let storage = spec.checkpoint.storage.as_ref();
+        let access = storage.and_then(|storage| storage.s3.as_ref());
+        let secrets = args.secrets.as_deref();
+        let uri = spec.restore_from.as_ref().and_then(|it| it.uri.as_ref());
+        match (given, uri) {
+            (Some(path), _) => Self::given(path, access, secrets).map(Some),
+            (None, Some(uri)) => Self::of_text(uri, access, secrets)
+                .context("restoreFrom.uri")
+                .map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Whether it is a folder below that one.
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        let own = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        match (self, other) {
+            (Self::Folder(inner), Self::Folder(outer)) => own(inner).starts_with(own(outer)),
+            _ => false,
+        }
+    }
+
+    /// Where a savepoint of the job is, as `--restore-from` wants it.
+    #[must_use]
+    pub fn savepoint(&self, name: &str) -> String {
+        let folder = savepoint::folder(name);
+        let folder = folder.trim_end_matches('/');
+        match self {
+            Self::Folder(path) => path.join(folder).display().to_string(),
+            Self::Bucket { place, .. } if place.prefix.is_empty() => {
+                format!("{SCHEME}{}/{folder}", place.bucket)
+            }
+            Self::Bucket { place, .. } => {
+                format!("{SCHEME}{}/{}/{folder}", place.bucket, place.prefix)
+            }
         }
     }
 
@@ -203,5 +253,29 @@ mod tests {
         );
         assert_eq!(place(Some("s3://other/q"), "{}"), "s3://other/q");
         assert!(place(Some("gs://x/y"), "{}").contains("no place for checkpoints"));
+    }
+
+    #[test]
+    fn savepoint_is_found_by_what_a_savepoint_command_says() {
+        let args = PlaceArgs {
+            store: None,
+            secrets: None,
+        };
+        let job =
+            spec(r#"{"storage": {"uri": "s3://bucket/p", "s3": {"endpoint": "http://x:1"}}}"#);
+        let place = StorePlace::of_job(&args, &job, "clicks").expect("it is a place");
+        let said = place.savepoint("nightly");
+        assert_eq!(said, "s3://bucket/p/savepoints/nightly");
+
+        let found = StorePlace::of_savepoint(Some(Path::new(&said)), &args, &job);
+        let found = found.expect("it is a place").expect("one is named");
+        assert_eq!(
+            found.to_string(),
+            "s3://bucket/p/savepoints/nightly at http://x:1"
+        );
+        let folder = StorePlace::Folder("store".into()).savepoint("nightly");
+        assert_eq!(folder, "store/savepoints/nightly");
+        let none = StorePlace::of_savepoint(None, &args, &job).expect("nothing is wrong");
+        assert_eq!(none, None);
     }
 }

@@ -29,7 +29,7 @@ pub const HEAD: Kind = Kind {
 /// A manifest.
 pub const MANIFEST: Kind = Kind {
     magic: *b"SFMF",
-    version: 2,
+    version: 3,
     name: "manifest",
 };
 /// A deployed plan.

@@ -15,5 +15,6 @@ pub mod manifest;
 pub mod messages;
 pub mod object_key;
 pub mod s3;
+pub mod savepoint;
 pub mod secret_name;
 pub mod units;

@@ -3,7 +3,7 @@
 //! Owns: the contents of the two small objects that commit a job's progress, and their encoding.
 //! Invariant C2: a manifest counts only once a head names it; offsets, state, staged output and
 //! ledger move together by that one swap. Layout of the store, under the job's prefix:
-//! `head`, `manifests/…`, `plans/…`, `parts/…`, `late/…`.
+//! `head`, `manifests/…`, `plans/…`, `parts/…`, `late/…`, `savepoints/…`.
 
 use std::collections::BTreeMap;
 
@@ -110,6 +110,8 @@ pub enum CheckpointKind {
     Ordinary,
     /// Key groups change their owners at its barrier (K3).
     HandOver,
+    /// A person asked for it: files close at its barrier, and it is copied whole (C9).
+    Savepoint,
     /// The job stops after it, at this place; nothing fires (C11).
     Stop,
     /// All sources ended and the last windows fired.
@@ -362,7 +364,10 @@ impl Versioned for Head {
 impl Versioned for Manifest {
     fn needs_version(&self) -> u16 {
         let hands_over = self.kind == CheckpointKind::HandOver || !self.departed.is_empty();
-        1 + u16::from(hands_over)
+        match self.kind {
+            CheckpointKind::Savepoint => 3,
+            _ => 1 + u16::from(hands_over),
+        }
     }
 }
 

@@ -543,9 +543,13 @@ impl TaskShell {
     /// Closes every sink's interval and hands all to the uploader.
     fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
         let Barrier { id, kind } = snapshot.barrier;
-        // X4: what is open of a slot that nobody writes any more is closed.
-        let closing =
-            matches!(kind, CheckpointKind::Stop | CheckpointKind::Final) || self.core.has_left();
+        // X4: what is open of a slot that nobody writes any more is closed. C9: a savepoint's output is
+        // all visible.
+        let closes = matches!(
+            kind,
+            CheckpointKind::Stop | CheckpointKind::Final | CheckpointKind::Savepoint
+        );
+        let closing = closes || self.core.has_left();
         if kind == CheckpointKind::HandOver {
             self.handed_over_us = self.step_began_us;
             let (_, subtasks_n) = self.place_after();

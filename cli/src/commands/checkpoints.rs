@@ -3,12 +3,41 @@
 use anyhow::{Context as _, Result};
 use chrono::{DateTime, SecondsFormat};
 use streamforge_core::manifest::{Manifest, SplitProgress};
+use streamforge_host::history;
 
 use super::{block_on, open_history, print};
 use crate::args::{CheckpointsArgs, CheckpointsCommand, TableOrData};
 use crate::exit::Outcome;
 use crate::store::StorePlace;
 use crate::table::Table;
+
+/// Something that can be gone back to.
+struct Kept {
+    id: Option<u64>,
+    /// Of a savepoint.
+    name: Option<String>,
+    manifest: Result<Manifest, history::Error>,
+}
+
+/// What a store keeps: checkpoints, oldest first, then savepoints by name.
+async fn read(store: &StorePlace) -> Result<Vec<Kept>> {
+    let history = open_history(store).await?;
+    let mut kept = Vec::new();
+    for named in history.retained() {
+        kept.push(Kept {
+            id: Some(named.id.get()),
+            name: None,
+            manifest: history.manifest(named.id).await,
+        });
+    }
+    let savepoints = history.savepoints().await?.into_iter();
+    kept.extend(savepoints.map(|(name, manifest)| Kept {
+        id: manifest.as_ref().ok().map(|it| it.id.get()),
+        name: Some(name),
+        manifest,
+    }));
+    Ok(kept)
+}
 
 /// Runs the command.
 pub fn run(args: &CheckpointsArgs) -> Result<Outcome> {
@@ -17,30 +46,21 @@ pub fn run(args: &CheckpointsArgs) -> Result<Outcome> {
         .as_ref()
         .context("say which store with --store PATH, as in --store .streamforge/<name>")?;
     let store = StorePlace::given(given, None, None)?;
-    let manifests = block_on(async {
-        let history = open_history(&store).await?;
-        let mut manifests = Vec::new();
-        for named in history.retained() {
-            manifests.push((named.clone(), history.manifest(named.id).await));
-        }
-        Ok(manifests)
-    })?;
+    let kept = block_on(read(&store))?;
     let wanted = match args.what {
         None | Some(CheckpointsCommand::List) => None,
         Some(CheckpointsCommand::Show { id }) => Some(id),
     };
     if let Some(id) = wanted {
         let found = match id {
-            None => manifests.into_iter().next_back(),
-            Some(id) => manifests
-                .into_iter()
-                .find(|(named, _)| named.id.get() == id),
+            None => kept.into_iter().rfind(|it| it.name.is_none()),
+            Some(_) => kept.into_iter().find(|it| it.id == id),
         };
-        let (_, manifest) = found.with_context(|| match id {
+        let found = found.with_context(|| match id {
             Some(id) => format!("{store} keeps no checkpoint {id}"),
             None => format!("{store} keeps no checkpoint yet"),
         })?;
-        let manifest = manifest?;
+        let manifest = found.manifest?;
         return match args.output {
             TableOrData::Json => print(&format!("{}\n", serde_json::to_string_pretty(&manifest)?)),
             TableOrData::Table => print(&show(&manifest)),
@@ -48,42 +68,64 @@ pub fn run(args: &CheckpointsArgs) -> Result<Outcome> {
     }
     match args.output {
         TableOrData::Json => {
-            let whole: Vec<Manifest> = manifests
-                .into_iter()
-                .map(|(_, manifest)| manifest)
-                .collect::<Result<_, _>>()?;
+            let whole = kept.into_iter().map(|kept| {
+                let mut value = serde_json::to_value(kept.manifest?)?;
+                if let (Some(name), Some(fields)) = (kept.name, value.as_object_mut()) {
+                    fields.insert("savepoint".to_owned(), name.into());
+                }
+                anyhow::Ok(value)
+            });
+            let whole: Vec<_> = whole.collect::<Result<_>>()?;
             print(&format!("{}\n", serde_json::to_string_pretty(&whole)?))
         }
-        TableOrData::Table => {
-            let mut table = Table::new([
-                "ID",
-                "KIND",
-                "TIME",
-                "TOOK",
-                "PARALLELISM",
-                "STATE",
-                "STAGED",
-                "ROWS IN",
-            ]);
-            for (named, manifest) in manifests {
-                match manifest {
-                    Ok(manifest) => table.row(line(&manifest)),
-                    Err(error) => {
-                        let error = anyhow::Error::from(error);
-                        table.row([named.id.to_string(), format!("unreadable: {error:#}")]);
-                    }
+        TableOrData::Table => print(&list(kept)),
+    }
+}
+
+fn list(kept: Vec<Kept>) -> String {
+    let head = [
+        "ID",
+        "KIND",
+        "TIME",
+        "TOOK",
+        "PARALLELISM",
+        "STATE",
+        "STAGED",
+        "ROWS IN",
+    ];
+    let mut checkpoints = Table::new(head);
+    let mut savepoints = Table::new(["SAVEPOINT", "ID", "TIME", "STATE", "ROWS IN"]);
+    for Kept { id, name, manifest } in kept {
+        let id = id.map_or_else(String::new, |id| id.to_string());
+        match (name, manifest) {
+            (None, Ok(manifest)) => checkpoints.row(line(&manifest)),
+            (Some(name), Ok(manifest)) => savepoints.row([
+                name,
+                id,
+                time(manifest.time_ms),
+                bytes(state_bytes(&manifest)),
+                rows_read(&manifest).to_string(),
+            ]),
+            (name, Err(error)) => {
+                let error = format!("unreadable: {:#}", anyhow::Error::from(error));
+                match name {
+                    None => checkpoints.row([id, error]),
+                    Some(name) => savepoints.row([name, error]),
                 }
             }
-            print(&table.to_string())
         }
     }
+    if savepoints.is_empty() {
+        return checkpoints.to_string();
+    }
+    format!("{checkpoints}\n{savepoints}")
 }
 
 fn line(manifest: &Manifest) -> Vec<String> {
     vec![
         manifest.id.to_string(),
         format!("{:?}", manifest.kind),
-        time(manifest),
+        time(manifest.time_ms),
         format!("{} ms", manifest.duration_ms),
         manifest.parallelism.to_string(),
         bytes(state_bytes(manifest)),
@@ -92,8 +134,9 @@ fn line(manifest: &Manifest) -> Vec<String> {
     ]
 }
 
-fn time(manifest: &Manifest) -> String {
-    let time = i64::try_from(manifest.time_ms)
+/// Milliseconds since the epoch for people.
+pub fn time(time_ms: u64) -> String {
+    let time = i64::try_from(time_ms)
         .ok()
         .and_then(DateTime::from_timestamp_millis);
     time.map_or_else(String::new, |time| {
@@ -149,7 +192,7 @@ fn show(manifest: &Manifest) -> String {
         manifest.generation,
         manifest.epoch,
         manifest.job,
-        time(manifest),
+        time(manifest.time_ms),
         manifest.duration_ms,
         manifest.parallelism,
         manifest.max_parallelism,

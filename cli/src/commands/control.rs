@@ -73,15 +73,19 @@ fn order(
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as a function for map_err")]
-fn refused(status: tonic::Status) -> anyhow::Error {
+pub(super) fn refused(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("the coordinator refuses: {}", status.message())
 }
 
-async fn history_of(args: &ControlArgs) -> Result<History> {
+/// Where the job's checkpoints are.
+pub(super) fn place_of(args: &ControlArgs) -> Result<StorePlace> {
     let document = document::open(&args.document, &[])?;
     let spec = &document.loaded.spec;
-    let place = StorePlace::of_job(&args.place, spec, &document.loaded.name)?;
-    open_history(&place).await
+    StorePlace::of_job(&args.place, spec, &document.loaded.name)
+}
+
+async fn history_of(args: &ControlArgs) -> Result<History> {
+    open_history(&place_of(args)?).await
 }
 
 /// Where the coordinator is: as said, else as the head says.
@@ -99,7 +103,7 @@ async fn address(args: &ControlArgs) -> Result<String> {
     Ok(address)
 }
 
-async fn connect(args: &ControlArgs) -> Result<ControlClient<Channel>> {
+pub(super) async fn connect(args: &ControlArgs) -> Result<ControlClient<Channel>> {
     let address = address(args).await?;
     let tls = certificates(args)?;
     let scheme = if tls.is_some() { "https" } else { "http" };

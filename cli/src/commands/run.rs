@@ -8,13 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::HEAD_KEY;
 use streamforge_core::messages::TaskManagerId;
 use streamforge_crds::v1alpha1::{LogFormat, LogLevel, StreamJobSpec};
 use streamforge_host::{
     CheckpointPolicy, JobConfig, JobHandle, MemberPolicy, Outcome as JobOutcome, RestartPolicy,
+    RestoreFrom,
 };
 use streamforge_store::ObjectStore;
 use streamforge_taskmanager::connectors::print;
@@ -158,6 +159,7 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     let Document { loaded, text, .. } = document;
     let graph = streamforge_plan::plan(loaded);
     let place = StorePlace::of_job(&args.place, &loaded.spec, &loaded.name)?;
+    let restore_from = restore_from(args, &loaded.spec, &place).await?;
     let store = place.open(args.fresh).await?;
     // A store that cannot be read is the coordinator's to report.
     let is_new = store.get(HEAD_KEY).await.is_ok_and(|head| head.is_none());
@@ -175,6 +177,7 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
         members: MemberPolicy::default(),
         address: format!("pid {}", std::process::id()),
         rewind_to: args.rewind_to.map(CheckpointId::from_stored),
+        restore_from,
     };
     let store = Arc::new(CountedStore::new(store));
     let metrics = Metrics::default();
@@ -199,6 +202,31 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
             .for_each(|line| eprintln!("{line}"));
     }
     finish(outcome, &loaded.name, &place)
+}
+
+/// The savepoint that the job is to begin with. It is opened for reading; whether it is one, the
+/// coordinator finds out.
+async fn restore_from(
+    args: &RunArgs,
+    spec: &StreamJobSpec,
+    job: &StorePlace,
+) -> Result<Option<RestoreFrom>> {
+    let given = args.restore_from.as_deref();
+    let Some(place) = StorePlace::of_savepoint(given, &args.place, spec)? else {
+        return Ok(None);
+    };
+    if args.fresh && place.is_within(job) {
+        bail!(
+            "--fresh moves {job} aside, and the savepoint {place} with it; copy the savepoint to another \
+             place first, or give the new job another --store"
+        );
+    }
+    let store = place.open_read_only().await;
+    let store = store.with_context(|| format!("open savepoint {place}"))?;
+    Ok(Some(RestoreFrom {
+        place: place.to_string(),
+        store,
+    }))
 }
 
 /// Whoever runs the tasks.

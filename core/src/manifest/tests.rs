@@ -199,6 +199,19 @@ fn older_programs_refuse_what_they_would_not_understand_of_a_hand_over_c8() {
 }
 
 #[test]
+fn older_programs_refuse_the_manifest_of_a_savepoint_c8() {
+    let mut manifest = manifest();
+    manifest.kind = CheckpointKind::Savepoint;
+    let bytes = encode(frame::MANIFEST, &manifest);
+
+    assert_eq!(u16::from_le_bytes([bytes[4], bytes[5]]), 3);
+    assert_eq!(
+        decode::<Manifest>(frame::MANIFEST, &bytes).unwrap(),
+        manifest
+    );
+}
+
+#[test]
 fn objects_of_another_kind_are_refused_by_name_c8() {
     let refused = decode::<Head>(frame::HEAD, &encode(frame::MANIFEST, &manifest()));
 

@@ -63,6 +63,7 @@ fn help_of_every_command_is_as_reviewed() {
         "status",
         "scale",
         "drain",
+        "savepoint",
         "stop",
         "crd",
         "completions",

@@ -23,8 +23,10 @@ pub struct Row {
 pub struct Outside {
     staged: BTreeMap<String, Vec<Row>>,
     published: BTreeSet<String>,
-    /// Objects of intervals that a head has named.
-    named: BTreeSet<String>,
+    /// Objects of intervals that a head has named, with the intervals' ids.
+    named: BTreeMap<String, CheckpointId>,
+    /// Per sink how many rows are visible up to which interval, in that order (X5).
+    marks: BTreeMap<OperatorUid, Vec<(CheckpointId, usize)>>,
     newest: BTreeMap<SlotId, CheckpointId>,
     /// Everything visible, in the order it became so.
     pub visible: BTreeMap<OperatorUid, Vec<Row>>,
@@ -53,9 +55,11 @@ impl Outside {
     /// A head names this manifest: what it lists may be published.
     pub fn on_named(&mut self, manifest: &Manifest) {
         let intervals = manifest.staged.iter().flat_map(|slot| &slot.intervals);
-        let objects = intervals.flat_map(|interval| &interval.objects);
-        self.named
-            .extend(objects.map(|object| object.staged.clone()));
+        let objects = intervals.flat_map(|interval| {
+            let objects = interval.objects.iter();
+            objects.map(|object| (object.staged.clone(), interval.id))
+        });
+        self.named.extend(objects);
     }
 
     /// Makes the first `objects_n` objects of an interval visible. Idempotent: listed but missing
@@ -64,7 +68,7 @@ impl Outside {
         for object in interval.objects.iter().take(objects_n) {
             let name = &object.staged;
             assert!(
-                self.named.contains(name),
+                self.named.contains_key(name),
                 "{name} is published before a head names it (C2)"
             );
             let Some(rows) = self.staged.remove(name) else {
@@ -82,10 +86,10 @@ impl Outside {
                 interval.id
             );
             *newest = interval.id;
-            self.visible
-                .entry(slot.sink.clone())
-                .or_default()
-                .extend(rows);
+            let visible = self.visible.entry(slot.sink.clone()).or_default();
+            visible.extend(rows);
+            let marks = self.marks.entry(slot.sink.clone()).or_default();
+            marks.push((interval.id, visible.len()));
             self.published.insert(name.clone());
         }
     }
@@ -104,6 +108,30 @@ impl Outside {
             let is_dead = writer_of(name).is_some_and(|it| (it.generation, it.epoch) < ours);
             !name.starts_with(&folder) || listed.contains(name.as_str()) || !is_dead
         });
+    }
+
+    /// Objects of intervals up to this one that a head has named and that are not visible.
+    pub fn unpublished_to(&self, id: CheckpointId) -> Vec<&str> {
+        let named = self.named.iter().filter(|(_, interval)| **interval <= id);
+        let hidden = named.filter(|(name, _)| !self.published.contains(*name));
+        hidden.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// As it looks to a job that writes on behind this interval.
+    pub fn up_to(&self, id: CheckpointId) -> Self {
+        let rows_n = |sink: &OperatorUid| {
+            let marks = self.marks.get(sink).into_iter().flatten();
+            let before = marks.take_while(|(interval, _)| *interval <= id);
+            before.last().map_or(0, |(_, rows_n)| *rows_n)
+        };
+        let visible = self.visible.iter().map(|(sink, rows)| {
+            let rows = rows.iter().take(rows_n(sink)).cloned();
+            (sink.clone(), rows.collect())
+        });
+        Self {
+            visible: visible.collect(),
+            ..Self::default()
+        }
     }
 
     /// All rows of a sink.

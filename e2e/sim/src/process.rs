@@ -48,6 +48,7 @@ impl Process {
         client: MemoryStore,
         task_manager: u64,
         parallelism: u32,
+        restore_from: Option<String>,
     ) -> Self {
         let co = Coordinator::new(Config {
             new_job: JobId(format!("job-{}", rng.any())),
@@ -57,6 +58,7 @@ impl Process {
             document: format!("parallelism {parallelism}"),
             parallelism,
             rewind_to: None,
+            restore_from,
             checkpoint: CheckpointPolicy {
                 interval_ms: 200 + rng.below(800),
                 timeout_ms: 3_000,
@@ -146,6 +148,7 @@ impl Process {
             StoreRequest::List { prefix } => format!("list {prefix}"),
             StoreRequest::Put { key, .. } => format!("put {key}"),
             StoreRequest::Check { objects } => format!("check {} objects", objects.len()),
+            StoreRequest::Copy { objects } => format!("copy {} objects", objects.len()),
             StoreRequest::Delete { keys } => format!("delete {keys:?}"),
         };
         let answer = now(perform(client as &dyn ObjectStore, request));

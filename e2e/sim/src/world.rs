@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use streamforge_coordinator::{Error, Input as CoordinatorInput, Outcome};
+use streamforge_coordinator::{ELSEWHERE, Error, Input as CoordinatorInput, Outcome};
 use streamforge_core::job_graph::JobGraph;
 use streamforge_core::manifest::CheckpointKind;
 use streamforge_store::MemoryStore;
@@ -16,12 +16,16 @@ use crate::oracle;
 use crate::outside::Outside;
 use crate::process::{Process, id_of, registered};
 use crate::rng::Rng;
+use crate::saved::{NAMES, SavepointWatch};
 use crate::task_manager::{SeededFaults, TaskManager};
 use crate::trace::Trace;
 use crate::watch::HeadWatch;
 
 /// Far more steps than a calm job needs.
 const CALM_STEPS_MAX: u64 = 300_000;
+
+/// Steps of chaos for a job that begins with a savepoint.
+const CHAOS_OF_BEGUN_N: u64 = 500;
 
 /// Steps that zombies and late puts have to spoil a finished job.
 const AFTER_STEPS_N: u64 = 1_000;
@@ -51,6 +55,10 @@ pub struct Totals {
     pub late_n: u64,
     /// Rows published.
     pub rows_n: u64,
+    /// Savepoints.
+    pub savepoints_n: u64,
+    /// Jobs that began with one.
+    pub begun_n: u64,
 }
 
 impl Totals {
@@ -61,7 +69,7 @@ impl Totals {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 11] {
+    fn fields(&mut self) -> [&mut u64; 13] {
         [
             &mut self.checkpoints_n,
             &mut self.coordinators_n,
@@ -74,6 +82,8 @@ impl Totals {
             &mut self.rescales_n,
             &mut self.late_n,
             &mut self.rows_n,
+            &mut self.savepoints_n,
+            &mut self.begun_n,
         ]
     }
 
@@ -123,6 +133,9 @@ pub struct World<'a> {
     task_managers_n: u64,
     /// The newest head.
     pub watch: HeadWatch,
+    saved: SavepointWatch,
+    /// The job begins with a savepoint, which is there until the job has made it its own.
+    restore_from: Option<String>,
     /// How the coordinators that are gone ended.
     pub outcomes: Vec<(u64, Outcome)>,
     parallelism: u32,
@@ -142,17 +155,16 @@ pub struct World<'a> {
 impl<'a> World<'a> {
     fn new(mut rng: Rng, shape: &'a Shape, graph: &'a JobGraph, trace: Trace) -> Self {
         let input = Input::new(shape, &mut rng);
-        Self::with_input(rng, shape, graph, input, trace)
+        Self::with_input(rng, shape, graph, Arc::new(input), trace)
     }
 
     fn with_input(
         mut rng: Rng,
         shape: &'a Shape,
         graph: &'a JobGraph,
-        input: Input,
+        input: Arc<Input>,
         trace: Trace,
     ) -> Self {
-        let input = Arc::new(input);
         let faults_one_in = 15 + rng.below(200);
         let stir_one_in = 150 + rng.below(1_500);
         trace.say(|| {
@@ -179,6 +191,8 @@ impl<'a> World<'a> {
             outcomes: Vec::new(),
             task_managers_n: 0,
             watch: HeadWatch::default(),
+            saved: SavepointWatch::default(),
+            restore_from: None,
             parallelism: 0,
             totals: Totals::default(),
             calm: Arc::new(AtomicBool::new(false)),
@@ -192,6 +206,28 @@ impl<'a> World<'a> {
 
     fn run(mut self) -> (Totals, u64) {
         let chaos_steps_n = 500 + self.rng.below(6_000);
+        self.play(chaos_steps_n);
+        let saved = self.saved.newest.take();
+        let (seed, shape, graph) = (self.rng.any(), self.shape, self.graph);
+        let (input, trace) = (Arc::clone(&self.input), self.trace.clone());
+        let (mut totals, hash) = self.finish();
+        let Some(saved) = saved else {
+            return (totals, hash);
+        };
+        let mut begun = World::with_input(Rng::new(seed), shape, graph, input, trace);
+        let (id, store) = (saved.id, saved.elsewhere());
+        begun.trace.say(|| format!("another job begins with {id}"));
+        begun.restore_from = Some(format!("savepoint of {id}"));
+        (begun.store, begun.outside) = (store, saved.outside);
+        begun.play(CHAOS_OF_BEGUN_N);
+        let (others, hash_of_begun) = begun.finish();
+        totals.add(&others);
+        totals.begun_n += 1;
+        (totals, hash ^ hash_of_begun.rotate_left(1))
+    }
+
+    /// Some chaos, then calm until the job is finished.
+    fn play(&mut self, chaos_steps_n: u64) {
         self.start_somebody();
         for _step in 0..chaos_steps_n {
             self.step();
@@ -213,7 +249,6 @@ impl<'a> World<'a> {
             );
             self.step();
         }
-        self.finish()
     }
 
     /// Runs the job to its end and compares everything.
@@ -243,7 +278,8 @@ impl<'a> World<'a> {
         let mut rng = Rng::new(seed);
         let input = input.unwrap_or_else(|| Input::new(&shape.0, &mut rng));
         let prints = std::env::var("SEED").is_ok();
-        let mut world = Self::with_input(rng, &shape.0, &shape.1, input, Trace::new(prints));
+        let (input, trace) = (Arc::new(input), Trace::new(prints));
+        let mut world = Self::with_input(rng, &shape.0, &shape.1, input, trace);
         world.calm.store(true, Ordering::Relaxed);
         world.restarts = false;
         world.lands = false;
@@ -397,8 +433,14 @@ impl<'a> World<'a> {
             u64::from(self.parallelism != 0 && self.parallelism != parallelism);
         self.parallelism = parallelism;
         let client = self.client();
-        let mut process =
-            Process::new(&mut self.rng, self.graph, client, task_manager, parallelism);
+        let mut process = Process::new(
+            &mut self.rng,
+            self.graph,
+            client,
+            task_manager,
+            parallelism,
+            self.restore_from.clone(),
+        );
         self.processes_n += 1;
         process.id = self.processes_n;
         self.trace
@@ -443,7 +485,7 @@ impl<'a> World<'a> {
     }
 
     fn stir(&mut self) {
-        let calamity = self.rng.below(6);
+        let calamity = self.rng.below(8);
         self.trace.note(&[calamity, self.now_ms]);
         match calamity {
             // A fork: the old one goes on and does not know.
@@ -466,8 +508,24 @@ impl<'a> World<'a> {
                     process.feed(now_ms, CoordinatorInput::Stop);
                 }
             }
+            4 | 5 => self.ask_for_savepoint(),
             _ if !self.task_managers.is_empty() => self.crash_task_manager(),
             _ => {}
+        }
+    }
+
+    /// A person wants a savepoint, and the job stopped there now and then.
+    fn ask_for_savepoint(&mut self) {
+        let (now_ms, stops) = (self.now_ms, self.rng.one_in(4));
+        let name = NAMES.get(self.rng.pick(NAMES.len())).copied();
+        let Some(process) = self.processes.last_mut() else {
+            return;
+        };
+        let name = name.unwrap_or_default().to_owned();
+        if process.co.check_savepoint(&name, stops).is_ok() {
+            self.trace
+                .say(|| format!("{now_ms} savepoint {name}, stops: {stops}"));
+            process.feed(now_ms, CoordinatorInput::Savepoint { name, stops });
         }
     }
 
@@ -631,6 +689,7 @@ impl<'a> World<'a> {
     }
 
     fn look(&mut self) {
+        self.totals.savepoints_n += self.saved.look(&self.store, &self.outside);
         if let Some(manifest) = self.watch.look(&self.store, self.graph, &self.input) {
             self.outside.on_named(manifest);
             self.trace.note(&[4, manifest.id.get()]);
@@ -640,6 +699,14 @@ impl<'a> World<'a> {
                     self.now_ms, manifest.id, manifest.kind
                 )
             });
+            if self.restore_from.is_some() {
+                // The job references nothing of it any more (C9).
+                let there = self.store.list_now(ELSEWHERE).unwrap_or_default();
+                let keys: Vec<String> = there.into_iter().map(|it| it.key).collect();
+                self.store
+                    .delete_now(&keys)
+                    .expect("this client never fails");
+            }
         }
     }
 
@@ -653,6 +720,9 @@ impl<'a> World<'a> {
             Some(Outcome::Finished { .. }) | None => {}
             Some(Outcome::Stopped { .. }) => self.totals.stopped_n += 1,
             Some(Outcome::Failed(Error::Fenced { .. })) => self.totals.fenced_n += 1,
+            // The savepoint was gone before this start had read it: another one has it by then.
+            Some(Outcome::Failed(Error::SavepointDamaged { .. }))
+                if self.restore_from.is_some() && self.watch.newest.is_some() => {}
             // A start gives a store up that does not answer.
             Some(Outcome::Failed(Error::Store { .. })) => {}
             Some(Outcome::Failed(error)) => panic!("{}: {error}", self.shape.name),

@@ -37,6 +37,7 @@ impl Coordinator {
         let restored = self.committed.as_ref();
         let may = self.config.members.adopt_within_ms.is_some()
             && self.config.rewind_to.is_none()
+            && self.import.is_none()
             && self.head.head().is_some_and(|head| {
                 head.plan_hash == hash
                     // Some may send by the proposed table: the one exception to F1 (K3).
@@ -47,7 +48,10 @@ impl Coordinator {
             && restored.is_some_and(|manifest| {
                 matches!(
                     manifest.kind,
-                    CheckpointKind::Initial | CheckpointKind::Ordinary | CheckpointKind::HandOver
+                    CheckpointKind::Initial
+                        | CheckpointKind::Ordinary
+                        | CheckpointKind::HandOver
+                        | CheckpointKind::Savepoint
                 )
             });
         self.adoption_begins = may;

@@ -424,9 +424,10 @@ impl Coordinator {
             self.put_off_hand_over();
         }
         self.send(Command::Cancel);
+        let needs_no_task = self.finish_begun || self.only_copies();
         self.attempt = None;
-        if self.finish_begun {
-            return; // all output is published: no task is needed any more
+        if needs_no_task {
+            return; // all output is published
         }
         self.forget_in_flight(cause);
         self.status.last_failure = Some(cause.to_owned());

@@ -19,17 +19,16 @@ use streamforge_core::manifest::{self, CheckpointKind, Head, Manifest, ManifestR
 use streamforge_core::messages::{Command, TaskSnapshot};
 use streamforge_core::object_key::{MANIFESTS, Writer};
 
-use crate::coordinator::{Cleaning, Coordinator, Purpose};
+use crate::coordinator::{Coordinator, Purpose};
 use crate::decision::Report;
 use crate::error::Error;
 use crate::head::Change;
 use crate::lane::Answered;
-use crate::retention::SWEPT_FOLDERS;
 use crate::status::{CompletedCheckpoint, FailedCheckpoint, Phase};
 use crate::store_request::{PutCondition, StoreAnswer, StoreRequest};
 
-/// After a failed stop or final checkpoint the next attempt does not wait for the interval.
-const LAST_RETRY_MS: u64 = 200;
+/// After a failed savepoint, stop or final checkpoint the next attempt does not wait for the interval.
+const RETRY_MS: u64 = 200;
 
 /// With so many intervals of a sink not published, the next checkpoint is held back.
 const BEHIND_N: usize = 2;
@@ -87,11 +86,12 @@ impl Coordinator {
             _ if has_last => return,
             _ if all_ended => CheckpointKind::Final,
             Phase::Stopping => CheckpointKind::Stop,
+            _ if self.savepoints.are_due() => CheckpointKind::Savepoint,
             _ => CheckpointKind::Ordinary,
         };
-        // A last checkpoint waits for no interval, only for a moment after one that failed.
-        let due_ms = if is_last(kind) {
-            self.last_retry_at_ms
+        // What is asked for waits for no interval, only for a moment after one that failed.
+        let due_ms = if is_asked(kind) {
+            self.retry_at_ms
         } else {
             self.checkpoint_at_ms
         };
@@ -110,6 +110,9 @@ impl Coordinator {
         };
         if kind == CheckpointKind::Final {
             self.phase = Phase::Finishing;
+        }
+        if matches!(kind, CheckpointKind::Savepoint | CheckpointKind::Stop) {
+            self.savepoints.on_triggered(id);
         }
         self.begin(id, kind);
         self.send(Command::Checkpoint { id, kind });
@@ -198,6 +201,7 @@ impl Coordinator {
             CheckpointKind::Initial => Ok(build::initial(&header, attempt, &self.publisher)),
             CheckpointKind::Ordinary
             | CheckpointKind::HandOver
+            | CheckpointKind::Savepoint
             | CheckpointKind::Stop
             | CheckpointKind::Final => {
                 build::union(&header, attempt, &in_flight.acks, &self.publisher)
@@ -272,8 +276,11 @@ impl Coordinator {
             return;
         };
         let after_recovery = self.attempt.as_mut().is_some_and(|attempt| {
-            let ordinary = in_flight.kind == CheckpointKind::Ordinary;
-            ordinary && std::mem::take(&mut attempt.recovering)
+            let goes_on = matches!(
+                in_flight.kind,
+                CheckpointKind::Ordinary | CheckpointKind::Savepoint
+            );
+            goes_on && std::mem::take(&mut attempt.recovering)
         });
         let key = manifest_key(&manifest);
         let reference = ManifestRef {
@@ -299,6 +306,7 @@ impl Coordinator {
             CheckpointKind::HandOver => Change::CommitHandOver { manifest, retain_n },
             CheckpointKind::Initial
             | CheckpointKind::Ordinary
+            | CheckpointKind::Savepoint
             | CheckpointKind::Stop
             | CheckpointKind::Final => Change::Commit { manifest, retain_n },
         });
@@ -357,6 +365,7 @@ impl Coordinator {
         if kind == CheckpointKind::HandOver {
             self.on_hand_over_committed(&manifest);
         }
+        self.on_savepoint_committed(&manifest);
         self.committed = Some(manifest);
         if kind != CheckpointKind::Initial && !after_recovery {
             self.budget.on_progress();
@@ -376,7 +385,10 @@ impl Coordinator {
             CheckpointKind::Stop => {
                 self.publish_until_ms = Some(self.now_ms + self.config.checkpoint.timeout_ms);
             }
-            CheckpointKind::Ordinary | CheckpointKind::HandOver | CheckpointKind::Final => {}
+            CheckpointKind::Ordinary
+            | CheckpointKind::HandOver
+            | CheckpointKind::Savepoint
+            | CheckpointKind::Final => {}
         }
         self.clean();
     }
@@ -444,8 +456,8 @@ impl Coordinator {
             .min(policy.timeout_ms)
             .max(policy.min_pause_ms);
         self.checkpoint_at_ms = self.now_ms + wait_ms;
-        if is_last(in_flight.kind) {
-            self.last_retry_at_ms = self.now_ms + LAST_RETRY_MS;
+        if is_asked(in_flight.kind) {
+            self.retry_at_ms = self.now_ms + RETRY_MS;
         }
         if self.phase == Phase::Stopping
             && self.failures_in_a_row_n > self.config.checkpoint.tolerate_failures_n
@@ -465,6 +477,7 @@ impl Coordinator {
     }
 
     fn note_failed(&mut self, id: CheckpointId, reason: &str) {
+        self.savepoints.on_checkpoint_failed(id, reason);
         self.failures_in_a_row_n += 1;
         let (in_a_row, reason) = (self.failures_in_a_row_n, reason.to_owned());
         self.status.checkpoint.failed_n += 1;
@@ -484,82 +497,6 @@ impl Coordinator {
             in_a_row,
         });
     }
-
-    /// Deletes what may go (C6), twice per attempt after looking for leftovers of dead ones.
-    fn clean(&mut self) {
-        if !self.cleaner.is_free() {
-            return;
-        }
-        let Some(attempt) = &self.attempt else {
-            return self.delete_next();
-        };
-        // Once when the first checkpoint of an attempt is there: what dead attempts left may be
-        // below the oldest retained one by now. And once when all retained ones are of this
-        // attempt: then everything that dead attempts left is.
-        let oldest = self
-            .head
-            .head()
-            .and_then(|head| head.retained.first())
-            .map(|kept| kept.id);
-        let sweep = match (attempt.sweeps_n, oldest) {
-            (0, _) => self
-                .committed
-                .as_ref()
-                .is_some_and(|it| it.kind != CheckpointKind::Initial),
-            (1, Some(oldest)) => oldest >= attempt.first_id,
-            _ => false,
-        };
-        if sweep {
-            if let Some(attempt) = &mut self.attempt {
-                attempt.sweeps_n += 1;
-            }
-            self.list_leftovers(SWEPT_FOLDERS.to_vec());
-        } else {
-            self.delete_next();
-        }
-    }
-
-    fn list_leftovers(&mut self, mut folders: Vec<&'static str>) {
-        let Some(folder) = folders.pop() else {
-            return self.delete_next();
-        };
-        let request = StoreRequest::List {
-            prefix: format!("{folder}/"),
-        };
-        let decision = self
-            .cleaner
-            .ask(&mut self.requests, Cleaning::List(folders), request);
-        self.out.push(decision);
-    }
-
-    fn delete_next(&mut self) {
-        let keys = self.retention.next_deletes();
-        if keys.is_empty() {
-            return;
-        }
-        let request = StoreRequest::Delete { keys: keys.clone() };
-        let decision = self
-            .cleaner
-            .ask(&mut self.requests, Cleaning::Delete(keys), request);
-        self.out.push(decision);
-    }
-
-    /// What failed here is tried again after the next commit; checkpoints never wait for it.
-    pub(crate) fn on_cleaned(&mut self, answered: Answered<Cleaning>) {
-        match (answered.purpose, answered.answer) {
-            (Cleaning::List(folders), StoreAnswer::Listed(keys)) => {
-                if let Some(head) = self.head.head() {
-                    self.retention.on_listed(head, keys);
-                }
-                self.list_leftovers(folders);
-            }
-            (Cleaning::Delete(keys), StoreAnswer::Deleted) => {
-                self.retention.on_deleted(&keys);
-                self.delete_next();
-            }
-            (Cleaning::List(_) | Cleaning::Delete(_), _) => {}
-        }
-    }
 }
 
 fn holders<'a>(
@@ -574,6 +511,11 @@ fn holders<'a>(
         }
     }
     holders
+}
+
+/// Not one that the interval brings.
+fn is_asked(kind: CheckpointKind) -> bool {
+    is_last(kind) || kind == CheckpointKind::Savepoint
 }
 
 fn is_last(kind: CheckpointKind) -> bool {

@@ -96,6 +96,9 @@ pub struct Config {
     pub parallelism: u32,
     /// Restore this retained checkpoint, not the newest (C7).
     pub rewind_to: Option<CheckpointId>,
+    /// Begin with this savepoint if the job has no state yet (C9): its place, for people. Its objects
+    /// are under [`crate::ELSEWHERE`].
+    pub restore_from: Option<String>,
     /// Checkpoints.
     pub checkpoint: CheckpointPolicy,
     /// Failures.

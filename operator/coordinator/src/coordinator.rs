@@ -14,10 +14,12 @@ use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManage
 use crate::attempt::Attempt;
 use crate::channels::Channels;
 use crate::checkpoint::{Committing, InFlight};
+use crate::cleaning::Cleaning;
 use crate::config::Config;
 use crate::decision::{Decision, Outcome, Report};
 use crate::error::Error;
 use crate::head::{Change, HeadKeeper, Step};
+use crate::import::Import;
 use crate::input::Input;
 use crate::lane::{Answered, Lane, RequestIds};
 use crate::members::Members;
@@ -25,6 +27,7 @@ use crate::placement::Places;
 use crate::publish::Publisher;
 use crate::restart::RestartBudget;
 use crate::retention::Retention;
+use crate::savepoint::Savepoints;
 use crate::start::Starting;
 use crate::status::{Phase, Status};
 use crate::store_request::{RequestId, StoreAnswer, StoreRequest};
@@ -38,19 +41,12 @@ const START_ATTEMPTS_MAX: u32 = 6;
 pub(crate) enum Purpose {
     /// Reading what there is, before anything is written.
     Start,
+    /// Reading a savepoint, and copying it.
+    Import,
     /// Writing a manifest that no head names yet.
     PutManifest,
     /// The swap of the head, or the reading back after it.
     Swap,
-}
-
-/// What a request of the cleaner is for.
-#[derive(Debug)]
-pub(crate) enum Cleaning {
-    /// Looking for leftovers; the other folders follow.
-    List(Vec<&'static str>),
-    /// Deleting.
-    Delete(Vec<String>),
 }
 
 /// The coordinator of one job: events in, decisions out.
@@ -61,6 +57,8 @@ pub struct Coordinator {
     pub(crate) now_ms: u64,
     pub(crate) phase: Phase,
     pub(crate) starting: Starting,
+    /// The savepoint that the job is to begin with, until it does.
+    pub(crate) import: Option<Import>,
     pub(crate) head: HeadKeeper,
     pub(crate) store: Lane<Purpose>,
     pub(crate) cleaner: Lane<Cleaning>,
@@ -102,14 +100,15 @@ pub struct Coordinator {
     /// A manifest whose naming swap has begun and is not resolved (C2).
     pub(crate) committing: Option<Committing>,
     pub(crate) publisher: Publisher,
+    pub(crate) savepoints: Savepoints,
     pub(crate) retention: Retention,
     pub(crate) budget: RestartBudget,
     /// When the next attempt begins, after a failure.
     pub(crate) recover_at_ms: Option<u64>,
     /// When the next checkpoint is due.
     pub(crate) checkpoint_at_ms: u64,
-    /// Not before this a stop or final checkpoint that failed is tried again.
-    pub(crate) last_retry_at_ms: u64,
+    /// Not before this a savepoint, stop or final checkpoint that failed is tried again.
+    pub(crate) retry_at_ms: u64,
     pub(crate) failures_in_a_row_n: u32,
     /// When a person asked for a stop.
     pub(crate) stop_since_ms: Option<u64>,
@@ -138,6 +137,7 @@ impl Coordinator {
             now_ms: 0,
             phase: Phase::Starting,
             starting: Starting::default(),
+            import: None,
             head: HeadKeeper::new(config.nonce_seed),
             store: Lane::default(),
             cleaner: Lane::default(),
@@ -164,11 +164,12 @@ impl Coordinator {
             in_flight: None,
             committing: None,
             publisher: Publisher::default(),
+            savepoints: Savepoints::default(),
             retention: Retention::default(),
             budget: RestartBudget::new(config.restart.clone()),
             recover_at_ms: None,
             checkpoint_at_ms: 0,
-            last_retry_at_ms: 0,
+            retry_at_ms: 0,
             failures_in_a_row_n: 0,
             stop_since_ms: None,
             publish_until_ms: None,
@@ -214,6 +215,7 @@ impl Coordinator {
             }
             Input::Leaving(task_manager) => self.on_leaving(&task_manager),
             Input::Scale(parallelism) => self.on_scale(parallelism),
+            Input::Savepoint { name, stops } => self.on_savepoint(name, stops),
             Input::Stop => self.on_stop(),
         }
         self.go_on();
@@ -257,6 +259,8 @@ impl Coordinator {
         if let Some(decision) = self.cleaner.on_tick(&mut self.requests, self.now_ms) {
             self.out.push(decision);
         }
+        let again = self.savepoints.on_tick(&mut self.requests, self.now_ms);
+        self.out.extend(again);
         if self.phase == Phase::Starting && self.store.is_free() {
             self.start();
         }
@@ -317,18 +321,22 @@ impl Coordinator {
         self.save_scale();
         self.hand_over_if_due();
         self.go_on_handing_over();
+        self.go_on_saving();
         self.trigger_if_due();
         self.end_if_done();
     }
 
     fn on_store(&mut self, id: RequestId, answer: StoreAnswer) {
-        match self.store.on_answer(id, answer) {
-            Ok(answered) => self.on_own_answer(answered),
-            Err(answer) => {
-                if let Ok(answered) = self.cleaner.on_answer(id, answer) {
-                    self.on_cleaned(answered);
-                }
-            }
+        let answer = match self.store.on_answer(id, answer) {
+            Ok(answered) => return self.on_own_answer(answered),
+            Err(answer) => answer,
+        };
+        let answer = match self.savepoints.on_answer(id, answer) {
+            Ok(answered) => return self.on_saved(answered),
+            Err(answer) => answer,
+        };
+        if let Ok(answered) = self.cleaner.on_answer(id, answer) {
+            self.on_cleaned(answered);
         }
     }
 
@@ -356,6 +364,7 @@ impl Coordinator {
         }
         match answered.purpose {
             Purpose::Start => self.on_start_answer(answered),
+            Purpose::Import => self.on_import_answer(answered),
             Purpose::PutManifest => self.on_manifest_answer(answered),
             Purpose::Swap => {
                 let step = self.head.on_answer(answered.answer.clone());
@@ -413,8 +422,8 @@ impl Coordinator {
                 self.undeployed = true;
             }
             Change::Propose { .. } => self.on_proposed(),
-            Change::Commit { .. }
-            | Change::CommitHandOver { .. }
+            Change::Commit { .. } => self.on_imported(head),
+            Change::CommitHandOver { .. }
             | Change::Withdraw
             | Change::Scale(_)
             | Change::Reserve => {}
@@ -523,6 +532,7 @@ impl Coordinator {
         self.in_flight = None;
         self.store.clear();
         self.cleaner.clear();
+        self.savepoints.clear();
         self.out.push(Decision::End(outcome));
     }
 }
@@ -564,6 +574,7 @@ fn name_of(request: &StoreRequest) -> &'static str {
         StoreRequest::List { .. } => "list the store",
         StoreRequest::Put { .. } => "write to the store",
         StoreRequest::Check { .. } => "check the checkpoint's objects",
+        StoreRequest::Copy { .. } => "copy the savepoint's objects",
         StoreRequest::Delete { .. } => "delete from the store",
     }
 }

@@ -114,6 +114,38 @@ pub enum Report {
         /// Where the job goes on.
         to: CheckpointId,
     },
+    /// The job began with a savepoint, which is copied to its own store.
+    Restored {
+        /// Where the savepoint is.
+        from: String,
+        /// The checkpoint that it was.
+        savepoint: CheckpointId,
+        /// The job's own first checkpoint, which has all of it.
+        to: CheckpointId,
+    },
+    /// The job goes on with its own state: it does not begin with the savepoint that was named.
+    RestoreFromUnused {
+        /// Where the savepoint is.
+        place: String,
+    },
+    /// A savepoint is whole.
+    SavepointCompleted {
+        /// Its name.
+        name: String,
+        /// The checkpoint that it is.
+        id: CheckpointId,
+        /// Bytes of state.
+        bytes_n: u64,
+        /// Since it was asked for.
+        took_ms: u64,
+    },
+    /// A savepoint was given up.
+    SavepointFailed {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// Rows flow.
     Running {
         /// In this attempt.

@@ -52,6 +52,9 @@ impl Coordinator {
         if self.publish_until_ms.is_some() && unpublished_n > 0 {
             return Some(format!("{unpublished_n} staged intervals to be published"));
         }
+        if self.savepoints.are_in_progress() {
+            return Some("its savepoint to be copied".to_owned());
+        }
         let failed = self.status.checkpoint.last_failed.as_ref();
         let failed = failed.filter(|_| self.failures_in_a_row_n > 0);
         Some(match failed {
@@ -87,6 +90,9 @@ impl Coordinator {
         if self.in_flight.is_some() || self.committing.is_some() || !self.store.is_free() {
             return;
         }
+        if self.savepoints.are_in_progress() {
+            return; // it needs nothing but the store, and fails if its output is not published
+        }
         let published = self.publisher.unpublished_n() == 0;
         match (self.phase, committed.kind) {
             (Phase::Finishing, CheckpointKind::Final) if published && self.is_of_attempt() => {
@@ -94,7 +100,9 @@ impl Coordinator {
                 self.finish_begun = true;
                 self.swap(Change::Finish);
             }
-            (Phase::Stopping, CheckpointKind::Stop) if published && self.is_of_attempt() => {
+            (Phase::Stopping, CheckpointKind::Stop)
+                if published && (self.is_of_attempt() || self.attempt.is_none()) =>
+            {
                 self.stopped(None);
             }
             (Phase::Stopping | Phase::Finishing, _)
@@ -106,6 +114,18 @@ impl Coordinator {
             }
             _ => {}
         }
+    }
+
+    /// All that a stop still waits for is a savepoint, for which no task is needed any more.
+    pub(crate) fn only_copies(&self) -> bool {
+        self.phase == Phase::Stopping
+            && self.savepoints.are_in_progress()
+            && self.publisher.unpublished_n() == 0
+            && self.is_of_attempt()
+            && self
+                .committed
+                .as_ref()
+                .is_some_and(|it| it.kind == CheckpointKind::Stop)
     }
 
     /// Is the newest manifest one that this attempt made?

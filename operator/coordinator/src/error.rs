@@ -66,7 +66,7 @@ pub enum Error {
         mismatches: Vec<String>,
     },
     /// `--rewind-to` names a checkpoint that is not kept.
-    #[error("rewind to checkpoint {wanted}: the store does not keep it; kept are: {}", ids(.kept))]
+    #[error("rewind to checkpoint {wanted}: the store does not keep it, nor a savepoint of it; kept are: {}", ids(.kept))]
     NotRetained {
         /// Asked for.
         wanted: CheckpointId,
@@ -88,6 +88,29 @@ pub enum Error {
         intact: Option<CheckpointId>,
         /// How many older ones are kept.
         history_n: usize,
+    },
+    /// The document cannot take a savepoint over.
+    #[error(
+        "restore savepoint {place}: the document does not fit its state:{}\nundo these edits, or begin \
+         without the savepoint",
+        list(.mismatches)
+    )]
+    IncompatibleSavepoint {
+        /// Where it is.
+        place: String,
+        /// One sentence each.
+        mismatches: Vec<String>,
+    },
+    /// C9: a savepoint is restored whole or not at all.
+    #[error(
+        "restore savepoint {place}: it is not whole:{}\ncopy its folder again, or name another savepoint",
+        list(.damages)
+    )]
+    SavepointDamaged {
+        /// Where it is.
+        place: String,
+        /// One sentence each.
+        damages: Vec<String>,
     },
     /// C5: a newer coordinator has taken over.
     #[error(

@@ -136,6 +136,8 @@ fn commit(head: &mut Head, manifest: &ManifestRef, retain_n: usize) {
     let drop_n = head.retained.len().saturating_sub(retain_n.max(1));
     head.retained.drain(..drop_n);
     head.newest = Some(manifest.clone());
+    // A finished job that goes back to a savepoint is no longer finished.
+    head.finished = false;
 }
 
 impl TakeOver {

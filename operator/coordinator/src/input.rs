@@ -35,6 +35,13 @@ pub enum Input {
     Leaving(TaskManagerId),
     /// A person wants this many subtasks; see [`crate::Coordinator::check_scale`].
     Scale(u32),
+    /// A person wants a savepoint; see [`crate::Coordinator::check_savepoint`].
+    Savepoint {
+        /// What it is called.
+        name: String,
+        /// Whether the job is to stop there.
+        stops: bool,
+    },
     /// A person or the system wants the job to stop, with a checkpoint.
     Stop,
 }

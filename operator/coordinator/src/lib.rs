@@ -16,13 +16,15 @@
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
 //! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
-//! * [`retention`]: what may be deleted, and when (C6).
+//! * [`retention`] and `cleaning`: what may be deleted, and when (C6).
+//! * `savepoint`: a checkpoint copied whole to a place of its own, and `import`: a start from one (C9).
 //! * [`restart`]: which failures count, and how long to wait.
 
 mod adoption;
 mod attempt;
 mod channels;
 mod checkpoint;
+mod cleaning;
 pub mod compatibility;
 mod config;
 mod coordinator;
@@ -31,6 +33,7 @@ mod ending;
 mod error;
 mod hand_over;
 pub mod head;
+mod import;
 mod input;
 mod lane;
 mod members;
@@ -38,6 +41,7 @@ mod placement;
 pub mod publish;
 pub mod restart;
 pub mod retention;
+mod savepoint;
 mod splits;
 mod start;
 mod status;
@@ -48,10 +52,11 @@ pub use coordinator::Coordinator;
 pub use decision::{Decision, Outcome, Report};
 pub use error::Error;
 pub use input::Input;
+pub use savepoint::SavepointState;
 pub use splits::deal_splits;
 pub use status::{CheckpointStatus, CompletedCheckpoint, FailedCheckpoint, Phase, Status};
 pub use store_request::{
-    ExpectedObject, Piece, PutCondition, RequestId, StoreAnswer, StoreRequest, Version,
+    ELSEWHERE, ExpectedObject, Piece, PutCondition, RequestId, StoreAnswer, StoreRequest, Version,
     expected_objects,
 };
 

@@ -146,6 +146,13 @@ impl Publisher {
             .collect()
     }
 
+    /// Whether everything up to this interval is visible.
+    #[must_use]
+    pub fn is_published_to(&self, id: CheckpointId) -> bool {
+        let oldest = |sink: &BTreeMap<CheckpointId, Waiting>| sink.keys().next().copied();
+        self.sinks.values().filter_map(oldest).all(|it| it > id)
+    }
+
     /// How many intervals the sink that is most behind has to publish, that under way included.
     #[must_use]
     pub fn intervals_n(&self) -> usize {

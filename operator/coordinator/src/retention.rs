@@ -25,6 +25,8 @@ pub const DELETES_PER_REQUEST_MAX: usize = 500;
 pub struct Retention {
     /// Objects of each known manifest, retained or just retired.
     objects: BTreeMap<CheckpointId, BTreeSet<String>>,
+    /// Retired or not, these are being copied.
+    held: BTreeSet<CheckpointId>,
     doomed: BTreeSet<String>,
 }
 
@@ -34,13 +36,18 @@ impl Retention {
         self.objects.insert(manifest.id, objects_of(key, manifest));
     }
 
+    /// Of these, and of no others, objects stay even if the head's list does not name them.
+    pub fn hold(&mut self, held: BTreeSet<CheckpointId>) {
+        self.held = held;
+    }
+
     /// The head's list changed: what left it, and is not referenced by what stays, is doomed.
     pub fn on_head(&mut self, head: &Head) {
         let retained: BTreeSet<CheckpointId> = head.retained.iter().map(|kept| kept.id).collect();
         let gone: Vec<CheckpointId> = self
             .objects
             .keys()
-            .filter(|id| !retained.contains(id))
+            .filter(|id| !retained.contains(id) && !self.held.contains(id))
             .copied()
             .collect();
         let candidates: Vec<String> = gone

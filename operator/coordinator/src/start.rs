@@ -117,9 +117,10 @@ impl Coordinator {
             }
             (Step::ReadHeadAgain, StoreAnswer::Got(object)) => self.on_head_again(object),
             (Step::ListManifests, StoreAnswer::Listed(keys)) if keys.is_empty() => {
-                match self.config.rewind_to {
-                    None => self.put_plan(),
-                    Some(wanted) => self.fail(Error::NotRetained {
+                match (self.config.rewind_to, self.config.restore_from.clone()) {
+                    (None, None) => self.put_plan(),
+                    (None, Some(place)) => self.begin_import(place),
+                    (Some(wanted), _) => self.fail(Error::NotRetained {
                         wanted,
                         kept: Vec::new(),
                     }),
@@ -172,12 +173,15 @@ impl Coordinator {
             None => newest,
             Some(wanted) => match retained.iter().find(|kept| kept.id == wanted) {
                 Some(kept) => Some(kept.clone()),
-                None => {
-                    let kept = retained.iter().map(|kept| kept.id).collect();
-                    return self.fail(Error::NotRetained { wanted, kept });
-                }
+                None => return self.look_for_savepoint(wanted),
             },
         };
+        if let (None, Some(place)) = (self.config.rewind_to, self.config.restore_from.clone()) {
+            if self.starting.target.is_none() {
+                return self.begin_import(place);
+            }
+            self.report(Report::RestoreFromUnused { place });
+        }
         match &self.starting.target {
             Some(target) if !(finished && self.config.rewind_to.is_none()) => {
                 let key = target.key.clone();
@@ -248,7 +252,7 @@ impl Coordinator {
         }
     }
 
-    fn check_document(&self, stored: &Plan, manifest: &Manifest) -> Result<(), Error> {
+    pub(crate) fn check_document(&self, stored: &Plan, manifest: &Manifest) -> Result<(), Error> {
         let wanted = self.config.graph.max_parallelism;
         if manifest.max_parallelism != wanted && !manifest.operators.is_empty() {
             return Err(Error::MaxParallelismChanged {
@@ -295,6 +299,13 @@ impl Coordinator {
             .map(|head| head.retained.clone())
             .unwrap_or_default();
         self.starting.unread = retained.into_iter().filter(|kept| kept.id < id).collect();
+        self.read_next_retained();
+    }
+
+    /// What is restored is a savepoint, and is whole. Retention must know what all others reference.
+    pub(crate) fn start_with_import(&mut self) {
+        let retained = self.head.head().map(|head| head.retained.clone());
+        self.starting.unread = retained.unwrap_or_default();
         self.read_next_retained();
     }
 
@@ -462,7 +473,8 @@ impl Coordinator {
             plan_hash: self.plan.hash(),
             table: (!goes_on).then_some(table),
             scaled,
-            rewind_to: self.config.rewind_to,
+            // A savepoint becomes the newest once it is copied.
+            rewind_to: self.config.rewind_to.filter(|_| self.import.is_none()),
         })));
     }
 
@@ -485,6 +497,9 @@ impl Coordinator {
         self.retention.on_head(head);
         self.status.generation = generation;
         self.status.epoch = epoch;
+        if self.import.is_some() {
+            return self.copy_import();
+        }
         self.phase = Phase::Deploying;
         if self.adoption_begins {
             self.await_adoption();
@@ -500,7 +515,7 @@ fn is_numbered(head: &Head, parallelism: u32) -> bool {
     head.parallelism == parallelism && subtasks.into_iter().eq((0..parallelism).map(SubtaskIdx))
 }
 
-fn with_source(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
     match error.source() {
         None => error.to_string(),
         Some(source) => format!("{error}: {source}"),

@@ -22,7 +22,11 @@ pub enum PutCondition {
     IfMatch(Version),
 }
 
-/// What is asked. Keys are under the job's prefix.
+/// Keys that begin with this are under the place that [`crate::Config::restore_from`] names, which is
+/// only read.
+pub const ELSEWHERE: &str = "elsewhere/";
+
+/// What is asked. Keys are under the job's prefix, but for [`ELSEWHERE`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreRequest {
     /// Read a whole object; answered by [`StoreAnswer::Got`].
@@ -49,6 +53,12 @@ pub enum StoreRequest {
         /// What should be there.
         objects: Vec<ExpectedObject>,
     },
+    /// Read these objects, compare as for `Check`, and write those that are whole under another key,
+    /// where nothing or the same is; answered by [`StoreAnswer::Checked`].
+    Copy {
+        /// What should be there, and its new key.
+        objects: Vec<(ExpectedObject, String)>,
+    },
     /// Remove these objects; answered by [`StoreAnswer::Deleted`].
     Delete {
         /// Their keys.
@@ -67,7 +77,7 @@ pub enum StoreAnswer {
     Put(Version),
     /// The condition did not hold. It may be that an earlier put of ours made it so.
     ConditionFailed,
-    /// What is wrong with the objects, one sentence each; empty: all are whole.
+    /// What is wrong with the objects, one sentence each; empty: all are whole, and copied if asked.
     Checked(Vec<String>),
     /// They are gone.
     Deleted,

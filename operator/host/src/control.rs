@@ -3,7 +3,7 @@
 //! Owns: the service and its answers. What may be done, the coordinator decides; a request waits for
 //! its word only, not for the deed.
 
-use streamforge_coordinator::{Phase, Status};
+use streamforge_coordinator::{Phase, SavepointState, Status};
 use streamforge_proto::v1;
 use streamforge_proto::v1::control_server::Control;
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +18,10 @@ pub enum Ask {
     Status(oneshot::Sender<Box<Status>>),
     /// So many subtasks.
     Scale(u32, oneshot::Sender<Result<(), String>>),
+    /// A savepoint of this name; whether the job is to stop there.
+    Savepoint(String, bool, oneshot::Sender<Result<(), String>>),
+    /// How far the savepoint of this name is; `None`: it was not asked for.
+    SavepointState(String, oneshot::Sender<Option<SavepointState>>),
     /// Stop with a checkpoint.
     Stop(oneshot::Sender<Result<(), String>>),
     /// This task manager is to give its subtasks away.
@@ -74,6 +78,24 @@ impl Control for Service {
         self.order(Ask::Stop).await
     }
 
+    async fn savepoint(
+        &self,
+        request: Request<v1::SavepointRequest>,
+    ) -> Result<Response<v1::Accepted>, Answer> {
+        let v1::SavepointRequest { name, stop } = request.into_inner();
+        self.order(|answer| Ask::Savepoint(name, stop, answer))
+            .await
+    }
+
+    async fn savepoint_status(
+        &self,
+        request: Request<v1::SavepointStatusRequest>,
+    ) -> Result<Response<v1::SavepointState>, Answer> {
+        let name = request.into_inner().name;
+        let state = self.ask(|answer| Ask::SavepointState(name, answer)).await?;
+        Ok(Response::new(savepoint(state)))
+    }
+
     async fn drain(
         &self,
         request: Request<v1::DrainRequest>,
@@ -99,6 +121,31 @@ fn shown(status: &Status) -> v1::JobStatus {
         unpublished: status.unpublished_n as u64,
         hand_over: status.hand_over.clone().unwrap_or_default(),
     }
+}
+
+fn savepoint(state: Option<SavepointState>) -> v1::SavepointState {
+    let mut shown = v1::SavepointState::default();
+    let phase = match state {
+        None => "",
+        Some(SavepointState::Pending) => "Pending",
+        Some(SavepointState::InProgress) => "InProgress",
+        Some(SavepointState::Completed {
+            id,
+            bytes_n,
+            time_ms,
+            before,
+        }) => {
+            (shown.checkpoint, shown.bytes) = (id.get(), bytes_n);
+            (shown.time_ms, shown.before) = (time_ms, before);
+            "Completed"
+        }
+        Some(SavepointState::Failed { reason }) => {
+            shown.reason = reason;
+            "Failed"
+        }
+    };
+    shown.phase = phase.to_owned();
+    shown
 }
 
 fn phase(phase: Phase) -> &'static str {

@@ -9,6 +9,7 @@ use streamforge_coordinator::expected_objects;
 use streamforge_core::frame;
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::{self, DecodeError, HEAD_KEY, Head, Manifest, ManifestRef, Plan};
+use streamforge_core::savepoint::{self, MANIFEST_KEY, SAVEPOINTS};
 use streamforge_store::ObjectStore;
 
 use crate::requests::check_objects;
@@ -88,6 +89,31 @@ impl History {
         let kept = self.head.retained.iter().find(|kept| kept.id == id);
         let key = &kept.ok_or(Error::NotRetained { id })?.key;
         self.read(key, frame::MANIFEST).await
+    }
+
+    /// The savepoints that are whole, or claim to be, by name.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn savepoints(&self) -> Result<Vec<(String, Result<Manifest, Error>)>, Error> {
+        let listed = self.store.list(&format!("{SAVEPOINTS}/")).await?;
+        let mut savepoints = Vec::new();
+        for object in listed {
+            if let Some(name) = savepoint::name_of(&object.key) {
+                let manifest = self.read(&object.key, frame::MANIFEST).await;
+                savepoints.push((name.to_owned(), manifest));
+            }
+        }
+        Ok(savepoints)
+    }
+
+    /// The savepoint of this name.
+    ///
+    /// # Errors
+    /// When it is missing or broken.
+    pub async fn savepoint(&self, name: &str) -> Result<Manifest, Error> {
+        let key = format!("{}{MANIFEST_KEY}", savepoint::folder(name));
+        self.read(&key, frame::MANIFEST).await
     }
 
     /// The plan that a checkpoint, or the head, names.

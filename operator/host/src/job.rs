@@ -20,6 +20,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::clock::{self, Clock};
 use crate::control::Ask;
+use crate::elsewhere::WithSavepoint;
 use crate::requests::perform;
 use crate::task_managers::{News, TaskManagers};
 
@@ -48,6 +49,17 @@ pub struct JobConfig {
     pub address: String,
     /// Restore this checkpoint instead of the newest (`--rewind-to`).
     pub rewind_to: Option<CheckpointId>,
+    /// Begin with this savepoint, if the job has no state yet.
+    pub restore_from: Option<RestoreFrom>,
+}
+
+/// A savepoint outside of the job's own store.
+#[derive(Clone, Debug)]
+pub struct RestoreFrom {
+    /// Where it is, for people.
+    pub place: String,
+    /// Its folder, for reading.
+    pub store: Arc<dyn ObjectStore>,
 }
 
 /// A running job.
@@ -108,10 +120,20 @@ pub fn start(
         document: config.document,
         parallelism: config.parallelism,
         rewind_to: config.rewind_to,
+        restore_from: config.restore_from.as_ref().map(|it| it.place.clone()),
         checkpoint: config.checkpoint,
         restart: config.restart,
         members: config.members,
     });
+    let store = match config.restore_from {
+        None => store,
+        Some(RestoreFrom {
+            store: savepoint, ..
+        }) => Arc::new(WithSavepoint {
+            own: store,
+            savepoint,
+        }),
+    };
     let (status_in, status) = watch::channel(coordinator.status());
     let (reports_in, reports) = mpsc::channel(REPORTS_MAX);
     let (stop, stop_out) = mpsc::channel(1);
@@ -194,6 +216,16 @@ impl<T: TaskManagers> Host<T> {
                 let input = may.is_ok().then_some(Input::Scale(parallelism));
                 let _gone = answer.send(may);
                 input
+            }
+            Ask::Savepoint(name, stops, answer) => {
+                let may = self.coordinator.check_savepoint(&name, stops);
+                let input = may.is_ok().then_some(Input::Savepoint { name, stops });
+                let _gone = answer.send(may);
+                input
+            }
+            Ask::SavepointState(name, answer) => {
+                let _gone = answer.send(self.coordinator.savepoint(&name));
+                None
             }
             Ask::Stop(answer) => {
                 let _gone = answer.send(Ok(()));
@@ -308,6 +340,10 @@ fn log(report: &Report) {
         Report::HandedOver { to, took_ms } => tracing::info!(to, took_ms, "handed over"),
         Report::HandOverWithdrawn { reason } => tracing::warn!(reason, "hand-over withdrawn"),
         Report::Rewound { from, to } => tracing::warn!(%from, %to, "rewound as asked"),
+        Report::Restored { .. }
+        | Report::RestoreFromUnused { .. }
+        | Report::SavepointCompleted { .. }
+        | Report::SavepointFailed { .. } => log_savepoint(report),
         Report::Running { epoch } => tracing::info!(%epoch, "running"),
         Report::CheckpointCompleted {
             id,
@@ -341,5 +377,31 @@ fn log(report: &Report) {
             tracing::warn!(%epoch, cause, again_in_ms, "attempt failed");
         }
         Report::Stopping => tracing::info!("stopping"),
+    }
+}
+
+fn log_savepoint(report: &Report) {
+    match report {
+        Report::Restored {
+            from,
+            savepoint,
+            to,
+        } => tracing::info!(from, %savepoint, %to, "begun from a savepoint"),
+        Report::RestoreFromUnused { place } => {
+            tracing::info!(
+                place,
+                "restoreFrom is not used: the job has a state of its own"
+            );
+        }
+        Report::SavepointCompleted {
+            name,
+            id,
+            bytes_n,
+            took_ms,
+        } => tracing::info!(name, %id, bytes_n, took_ms, "savepoint completed"),
+        Report::SavepointFailed { name, reason } => {
+            tracing::warn!(name, reason, "savepoint failed");
+        }
+        _ => {}
     }
 }

@@ -6,6 +6,7 @@
 
 mod clock;
 mod control;
+mod elsewhere;
 pub mod history;
 mod job;
 pub mod metrics;
@@ -14,10 +15,10 @@ pub mod sessions;
 mod task_managers;
 
 pub use control::Ask;
-pub use job::{JobConfig, JobHandle, start};
+pub use job::{JobConfig, JobHandle, RestoreFrom, start};
 pub use requests::{check_objects, perform};
 pub use streamforge_coordinator::{
     CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, MemberPolicy,
-    Outcome, Phase, Report, RestartPolicy, Status,
+    Outcome, Phase, Report, RestartPolicy, SavepointState, Status,
 };
 pub use task_managers::{InProcess, Lost, News, TaskManagerEnd, TaskManagers, in_process};

@@ -41,6 +41,9 @@ pub async fn perform(store: &dyn ObjectStore, request: StoreRequest) -> StoreAns
         StoreRequest::Check { objects } => check_objects(store, &objects)
             .await
             .map(StoreAnswer::Checked),
+        StoreRequest::Copy { objects } => copy_objects(store, &objects)
+            .await
+            .map(StoreAnswer::Checked),
         StoreRequest::Delete { keys } => store.delete(&keys).await.map(|()| StoreAnswer::Deleted),
     };
     answer.unwrap_or_else(|error| {
@@ -64,6 +67,26 @@ pub async fn check_objects(
     for expected in objects {
         let found = store.get(&expected.key).await?;
         damages.extend(damage_of(expected, found.map(|object| object.bytes)));
+    }
+    Ok(damages)
+}
+
+/// Copies these objects; what is not whole is not copied, and said.
+async fn copy_objects(
+    store: &dyn ObjectStore,
+    objects: &[(ExpectedObject, String)],
+) -> Result<Vec<String>, Error> {
+    let mut damages = Vec::new();
+    for (expected, to) in objects {
+        let found = store.get(&expected.key).await?.map(|object| object.bytes);
+        match (damage_of(expected, found.clone()), found) {
+            (Some(damage), _) => damages.push(damage),
+            (None, None) => {}
+            (None, Some(bytes)) => {
+                // A name stands for one content: what is there is an earlier copy.
+                let _done = store.put(to, bytes, Condition::CreateIfAbsent).await?;
+            }
+        }
     }
     Ok(damages)
 }

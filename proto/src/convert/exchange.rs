@@ -69,6 +69,7 @@ pub fn encode_barrier(id: CheckpointId, kind: CheckpointKind) -> v1::BarrierMark
         CheckpointKind::Initial => v1::CheckpointPurpose::Initial,
         CheckpointKind::Ordinary => v1::CheckpointPurpose::Ordinary,
         CheckpointKind::HandOver => v1::CheckpointPurpose::HandOver,
+        CheckpointKind::Savepoint => v1::CheckpointPurpose::Savepoint,
         CheckpointKind::Stop => v1::CheckpointPurpose::Stop,
         CheckpointKind::Final => v1::CheckpointPurpose::Final,
     };
@@ -87,6 +88,7 @@ pub fn decode_barrier(mark: &v1::BarrierMark) -> Result<(CheckpointId, Checkpoin
         Ok(v1::CheckpointPurpose::Initial) => CheckpointKind::Initial,
         Ok(v1::CheckpointPurpose::Ordinary) => CheckpointKind::Ordinary,
         Ok(v1::CheckpointPurpose::HandOver) => CheckpointKind::HandOver,
+        Ok(v1::CheckpointPurpose::Savepoint) => CheckpointKind::Savepoint,
         Ok(v1::CheckpointPurpose::Stop) => CheckpointKind::Stop,
         Ok(v1::CheckpointPurpose::Final) => CheckpointKind::Final,
         Ok(v1::CheckpointPurpose::Unspecified) | Err(_) => {
@@ -117,6 +119,7 @@ mod tests {
             CheckpointKind::Initial,
             CheckpointKind::Ordinary,
             CheckpointKind::HandOver,
+            CheckpointKind::Savepoint,
             CheckpointKind::Stop,
             CheckpointKind::Final,
         ] {

@@ -34,7 +34,8 @@ pub trait SinkWriter: Send {
     /// Closes the interval that ends at this barrier.
     fn stage(&mut self, id: CheckpointId) -> Result<Staging, Error>;
 
-    /// The job is over for this writer (end, or a stop): the next `stage` closes everything open.
+    /// The next `stage` closes everything open: the job is over for this writer (end, or a stop), or
+    /// all it wrote is to be visible (a savepoint).
     fn close_at_next_stage(&mut self);
 }
 

@@ -44,13 +44,7 @@ pub(super) fn check(
     }
     check_storage(spec, &mut context);
     check_detection(spec, &mut context);
-    if spec.restore_from.is_some() {
-        context.add(
-            "spec.restoreFrom",
-            "`restoreFrom` is not supported yet",
-            None,
-        );
-    }
+    check_restore_from(spec, &mut context);
     note_cluster_fields(spec, places, notes);
 }
 
@@ -65,25 +59,47 @@ fn check_storage(spec: &StreamJobSpec, context: &mut Context<'_>) {
         return;
     };
     let path = "spec.checkpoint.storage.uri";
-    let hint = Some("write `file:///absolute/path` or `s3://bucket/prefix`".to_owned());
     let access = (storage.s3.as_ref(), "spec.checkpoint.storage.s3");
     if s3::is_s3(&storage.uri) {
         s3::check((&storage.uri, path), access, context);
         return;
     }
-    match storage.uri.split_once("://") {
+    check_file_uri(&storage.uri, path, "checkpoints", context);
+    s3::check_none(access.0, access.1, context);
+}
+
+fn check_file_uri(uri: &str, path: &str, what: &str, context: &mut Context<'_>) {
+    let hint = Some("write `file:///absolute/path` or `s3://bucket/prefix`".to_owned());
+    match uri.split_once("://") {
         Some(("file", rest)) if rest.starts_with('/') => {}
         Some(("file", _)) => context.add(path, "the path is not absolute", hint),
         Some((scheme, _)) => {
-            context.add(
-                path,
-                format!("`{scheme}://` is no place for checkpoints"),
-                hint,
-            );
+            context.add(path, format!("`{scheme}://` is no place for {what}"), hint);
         }
-        None => context.add(path, format!("`{}` is not a URI", storage.uri), hint),
+        None => context.add(path, format!("`{uri}` is not a URI"), hint),
     }
-    s3::check_none(access.0, access.1, context);
+}
+
+fn check_restore_from(spec: &StreamJobSpec, context: &mut Context<'_>) {
+    let Some(restore_from) = &spec.restore_from else {
+        return;
+    };
+    if restore_from.savepoint.is_some() {
+        let message = "savepoints by name are not supported yet";
+        let hint = "write where it is: `uri: file:///absolute/path` or `uri: s3://bucket/prefix`";
+        context.add("spec.restoreFrom.savepoint", message, Some(hint.to_owned()));
+    }
+    let Some(uri) = &restore_from.uri else { return };
+    let path = "spec.restoreFrom.uri";
+    if s3::is_s3(uri) {
+        let access = spec
+            .checkpoint
+            .storage
+            .as_ref()
+            .and_then(|it| it.s3.as_ref());
+        return s3::check((uri, path), (access, "spec.checkpoint.storage.s3"), context);
+    }
+    check_file_uri(uri, path, "savepoints", context);
 }
 
 fn check_detection(spec: &StreamJobSpec, context: &mut Context<'_>) {

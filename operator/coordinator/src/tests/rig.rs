@@ -175,6 +175,16 @@ impl Rig {
                     .map(|it| format!("object {} is missing", it.key))
                     .collect(),
             ),
+            StoreRequest::Copy { objects: copied } => {
+                let mut damages = Vec::new();
+                for (from, to) in copied {
+                    match objects.get(&from.key).cloned() {
+                        Some(found) => drop(objects.entry(to).or_insert(found)),
+                        None => damages.push(format!("object {} is missing", from.key)),
+                    }
+                }
+                StoreAnswer::Checked(damages)
+            }
             StoreRequest::Delete { keys } => {
                 for key in keys {
                     objects.remove(&key);

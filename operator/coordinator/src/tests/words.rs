@@ -138,6 +138,7 @@ pub(crate) fn config() -> Config {
         document: "doc".to_owned(),
         parallelism: 2,
         rewind_to: None,
+        restore_from: None,
         checkpoint: CheckpointPolicy {
             interval_ms: 1_000,
             timeout_ms: 10_000,

@@ -113,6 +113,7 @@ impl Process {
             document: format!("parallelism {parallelism}"),
             parallelism,
             rewind_to: None,
+            restore_from: None,
             checkpoint: CheckpointPolicy {
                 interval_ms: 200,
                 timeout_ms: 3_000,

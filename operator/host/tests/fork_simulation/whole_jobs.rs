@@ -34,6 +34,7 @@ fn config(rewind_to: Option<CheckpointId>) -> JobConfig {
         members: MemberPolicy::default(),
         address: "here".to_owned(),
         rewind_to,
+        restore_from: None,
     }
 }
 

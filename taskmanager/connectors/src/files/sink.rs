@@ -250,6 +250,7 @@ impl FileWriter {
             }
         }
         self.checkpoint = id;
+        self.closing = false;
         segments
     }
 }

@@ -240,9 +240,9 @@ fn what_is_planned_for_later_is_not_supported_yet() {
             "parallelism: 4",
             "restoreFrom: {savepoint: s}",
             5,
-            "spec.restoreFrom",
-            "`restoreFrom` is not supported yet",
-            "",
+            "spec.restoreFrom.savepoint",
+            "savepoints by name are not supported yet",
+            "write where it is: `uri: file:///absolute/path` or `uri: s3://bucket/prefix`",
         ),
         Case(
             "unnest: \"tags AS tag\"",

@@ -247,6 +247,12 @@ async fn a_file_stays_open_across_checkpoints_until_it_is_full() {
 
     assert_eq!(contents(folder.path())[1], "{\"n\":4}\n");
     assert!(staged(folder.path()).is_empty());
+
+    // After a savepoint the job goes on (C9).
+    writer.write(rows(&[5])).await.unwrap();
+    let next = writer.stage(id(16)).unwrap().await.unwrap().unwrap();
+    publisher.publish(&slot(), &next).await.unwrap();
+    assert_eq!(visible(folder.path()).len(), 2, "its file is open");
 }
 
 #[tokio::test]
