@@ -50,6 +50,9 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two looks at deliveries: rdkafka's own flush waits in steps of 100 ms.
 const DRAIN_STEP: Duration = Duration::from_millis(1);
 
+/// How long what a client tells is listened to at most.
+const HEAR_FOR: Duration = Duration::from_secs(1);
+
 /// Records handed over between two looks at deliveries.
 const SERVE_EVERY: usize = 1_000;
 
@@ -253,7 +256,7 @@ impl SlotPlace {
         }
         begun.suspects = begun.ends.not_committed(&open_partitions);
         watch.reached(Stage::MarkerRead);
-        begun.producer.poll(Duration::ZERO);
+        begun.hear();
         begun.disturbances_n = begun.ear.disturbances_n();
         Ok(begun)
     }
@@ -363,8 +366,17 @@ impl SlotProducer {
             .commit_transaction(patience)
             .map_err(|error| place.error("commit a transaction", error))?;
         watch.reached(Stage::Committed);
-        self.producer.poll(Duration::ZERO);
+        self.hear();
         Ok(ends)
+    }
+
+    /// Takes in all that the client has to tell by now. A poll without patience takes one thing, and the
+    /// broken connection may be behind it.
+    fn hear(&self) {
+        let began = Instant::now();
+        while self.producer.in_flight_count() > 0 && began.elapsed() < HEAR_FOR {
+            self.producer.poll(Duration::ZERO);
+        }
     }
 
     fn send(&self, record: Record<'_>, began: Instant, patience: Duration) -> Result<(), Error> {
