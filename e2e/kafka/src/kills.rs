@@ -26,6 +26,9 @@ const ROWS_N: u32 = 80_000;
 /// Longest time until the next kill.
 const WITHIN_MS: u64 = 1_500;
 
+/// Most kills of one job: then it is let run to its end.
+const PER_JOB_MAX: u32 = 12;
+
 /// Kills jobs that write to `output` until `kills_n` are used up, lets the last one end, and compares
 /// each result.
 pub async fn run(output: Output, kills_n: u32, seed: u64) -> Ledger {
@@ -38,7 +41,8 @@ pub async fn run(output: Output, kills_n: u32, seed: u64) -> Ledger {
         jobs_n += 1;
         let job = Job::new(&broker, windows, output, ROWS_N, random.below(1 << 32)).await;
         let before = ledger.kills_n();
-        live(&job, &mut ledger, kills_n, &mut random);
+        let share = kills_n.div_ceil(3).min(PER_JOB_MAX);
+        live(&job, &mut ledger, kills_n.min(before + share), &mut random);
         let killed_n = ledger.kills_n() - before;
         let complaints = job.end().await;
         println!(
@@ -55,7 +59,7 @@ pub async fn run(output: Output, kills_n: u32, seed: u64) -> Ledger {
     ledger
 }
 
-/// Runs a job to its end, with kills.
+/// Runs a job to its end, killing until there are so many kills in all.
 fn live(job: &Job, ledger: &mut Ledger, kills_n: u32, random: &mut Random) {
     let mut cluster = Cluster::start(&job.workspace, random);
     loop {
