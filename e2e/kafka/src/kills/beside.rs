@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use streamforge_core::s3::{S3Access, S3Place};
 use streamforge_process::Bucket;
-use streamforge_store::{ObjectStore as _, S3Store};
+use streamforge_store::{ObjectStore as _, Result, S3Store};
 use tokio::task::JoinHandle;
 
 /// Time between two looks at a bucket.
@@ -46,7 +46,8 @@ impl Onlooker {
         let (eyes, told, found) = (store.clone(), Arc::clone(&over), Arc::clone(&seen));
         let looking = tokio::spawn(async move {
             while !told.load(Ordering::Relaxed) {
-                look(&eyes, &found).await;
+                // A server that is too busy to answer is asked again.
+                let _answered = look(&eyes, &found).await;
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         });
@@ -62,29 +63,32 @@ impl Onlooker {
     pub async fn stop(self) -> (BTreeMap<String, Vec<u8>>, Vec<String>) {
         self.over.store(true, Ordering::Relaxed);
         self.looking.await.expect("looking does not panic");
-        look(&self.store, &self.seen).await;
+        look(&self.store, &self.seen)
+            .await
+            .expect("the server answers");
         let seen = std::mem::take(&mut *self.seen.lock().expect("looking does not panic"));
         let mut complaints = seen.complaints;
         let mut now = BTreeMap::new();
         for (key, before) in seen.files {
             match read(&self.store, &key).await {
-                Some(bytes) if bytes == before => {
+                Ok(Some(bytes)) if bytes == before => {
                     now.insert(key, bytes);
                 }
-                _ => complaints.push(format!("changed or gone: {key}")),
+                Err(error) => complaints.push(format!("cannot be read: {key}: {error}")),
+                Ok(_) => complaints.push(format!("changed or gone: {key}")),
             }
         }
         (now, complaints)
     }
 }
 
-async fn read(store: &S3Store, key: &str) -> Option<Vec<u8>> {
-    let object = store.get(key).await.expect("the server answers");
-    object.map(|object| object.bytes.to_vec())
+async fn read(store: &S3Store, key: &str) -> Result<Option<Vec<u8>>> {
+    let object = store.get(key).await?;
+    Ok(object.map(|object| object.bytes.to_vec()))
 }
 
-async fn look(store: &S3Store, seen: &Mutex<Seen>) {
-    let listed = store.list("").await.expect("the server answers");
+async fn look(store: &S3Store, seen: &Mutex<Seen>) -> Result<()> {
+    let listed = store.list("").await?;
     let listed: BTreeMap<String, u64> = listed
         .into_iter()
         .map(|meta| (meta.key, meta.bytes_n))
@@ -102,7 +106,7 @@ async fn look(store: &S3Store, seen: &Mutex<Seen>) {
     }
     let mut files = Vec::new();
     for key in new {
-        match read(store, key).await {
+        match read(store, key).await? {
             Some(bytes) if bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1") => {
                 files.push((key.clone(), bytes));
             }
@@ -113,4 +117,5 @@ async fn look(store: &S3Store, seen: &Mutex<Seen>) {
     let mut seen = seen.lock().expect("looking does not panic");
     seen.files.extend(files);
     seen.complaints.extend(complaints);
+    Ok(())
 }
