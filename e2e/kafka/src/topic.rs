@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -168,8 +168,8 @@ impl Topic {
 
     /// A `read_committed` reader that reads on from the beginning until it is stopped.
     pub fn follow(&self) -> Follower {
-        let over = Arc::new(AtomicBool::new(false));
-        let (topic, told) = (self.clone(), Arc::clone(&over));
+        let (over, seen_n) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (topic, told, n) = (self.clone(), Arc::clone(&over), Arc::clone(&seen_n));
         let thread = std::thread::spawn(move || {
             let consumer = topic.consumer("read_committed");
             let mut seen = Vec::new();
@@ -177,11 +177,16 @@ impl Topic {
                 // Trouble of a broker passes; the reader reads on.
                 if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
                     seen.push(Seen::of(&message));
+                    n.store(seen.len(), Ordering::Relaxed);
                 }
             }
             Records(seen)
         });
-        Follower { over, thread }
+        Follower {
+            over,
+            seen_n,
+            thread,
+        }
     }
 
     /// Whether a transaction is open in it: rows are there that a `read_committed` reader waits for.
@@ -251,10 +256,16 @@ impl Topic {
 #[derive(Debug)]
 pub struct Follower {
     over: Arc<AtomicBool>,
+    seen_n: Arc<AtomicUsize>,
     thread: JoinHandle<Records>,
 }
 
 impl Follower {
+    /// How many records it has seen so far.
+    pub fn seen_n(&self) -> usize {
+        self.seen_n.load(Ordering::Relaxed)
+    }
+
     /// Ends it: all that it saw, in the order in which it came.
     pub fn stop(self) -> Records {
         self.over.store(true, Ordering::Relaxed);

@@ -91,10 +91,10 @@ impl Ledger {
         );
         let mut page = format!(
             "# Kill ledger, Kafka to {output}, {today}\n\n\
-             {} SIGKILLs at random moments over {} jobs, which read from Kafka, on three task-manager \
-             processes\n(half of the jobs with `run --task-managers 3`, half with `run --listen` and task \
-             managers by hand),\nwith a checkpoint every 150 ms, resumed at a parallelism of 1 to 4. A reader \
-             beside saw nothing that\nis not in the end result; each end result was compared with DuckDB's.\n\n",
+             {} SIGKILLs at random moments over {} jobs, which read from Kafka, on three task-manager processes\n\
+             (each job, as a coin fell, with `run --task-managers 3` or with `run --listen` and task managers by \
+             hand),\nwith a checkpoint every 150 ms, resumed at a parallelism of 1 to 4. A reader beside each \
+             job; what it saw and\nthe end result were compared, and the end result with DuckDB's.\n\n",
             self.kills_n(),
             self.ended.values().sum::<u32>(),
         );
