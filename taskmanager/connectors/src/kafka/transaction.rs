@@ -13,7 +13,7 @@ mod orphans;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -43,6 +43,9 @@ const HIDDEN_AFTER: Duration = Duration::from_secs(3);
 
 /// How long handing over the marker may take.
 const OFFSETS_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How much longer than that it may take until it is known that there is no answer.
+const OFFSETS_GRACE: Duration = Duration::from_secs(1);
 
 /// How long giving a transaction up may take; a fence will do it otherwise.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -129,7 +132,8 @@ pub struct SlotPlace {
 /// A producer that has fenced everybody before it, and the marker it found.
 pub struct SlotProducer {
     place: SlotPlace,
-    producer: BaseProducer<Context>,
+    /// Shared with a thread that may wait for a broker that does not come back.
+    producer: Arc<BaseProducer<Context>>,
     ear: Arc<Ear>,
     /// Reads the marker and is the group in whose name it is written.
     group: BaseConsumer<Context>,
@@ -236,7 +240,7 @@ impl SlotPlace {
         let open_partitions = orphans::open_partitions(self, &group)?;
         let mut begun = SlotProducer {
             place: self.clone(),
-            producer,
+            producer: Arc::new(producer),
             ear,
             group,
             marker: None,
@@ -415,9 +419,23 @@ impl SlotProducer {
                 "a consumer without a group".to_owned(),
             ))
         })?;
-        self.producer
-            .send_offsets_to_transaction(&offsets, &group, OFFSETS_TIMEOUT)
-            .map_err(failed)
+        // librdkafka waits for the group's coordinator without a limit when that broker died before it
+        // answered, whatever patience it is given. So the wait is left to a thread of its own.
+        let (producer, (told, answer)) = (Arc::clone(&self.producer), mpsc::channel());
+        let thread = std::thread::Builder::new().name("kafka-marker".to_owned());
+        let started = thread.spawn(move || {
+            let sent = producer.send_offsets_to_transaction(&offsets, &group, OFFSETS_TIMEOUT);
+            // Nobody waits any more if it took too long.
+            let _heard = told.send(sent);
+        });
+        let late = || KafkaError::Global(RDKafkaErrorCode::OperationTimedOut);
+        match started {
+            Ok(_) => answer
+                .recv_timeout(OFFSETS_TIMEOUT + OFFSETS_GRACE)
+                .unwrap_or_else(|_| Err(late()))
+                .map_err(failed),
+            Err(error) => Err(failed(KafkaError::ClientCreation(error.to_string()))),
+        }
     }
 
     /// Waits until every record has its delivery report, and looks at them: a flush says Ok to a
