@@ -41,7 +41,7 @@ KILLS ?= 200
 WITH_SERVICES := e2e/services/with kafka s3 --
 
 .PHONY: services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
-  process kills network plant fuzz-short flights demo demo-kafka bench bench-kafka limits micro clean
+  process kills kills-kafka network plant fuzz-short flights demo demo-kafka bench bench-kafka limits micro clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -105,6 +105,10 @@ process: setup build ## the real binary, killed and resumed, a short ledger
 
 kills: build flights-data ## the long kill ledger: make kills KILLS=200
 	$(TOOLS)/python e2e/process/kills.py --kills $(KILLS)
+
+kills-kafka: setup build ## the long ledger, Kafka to Kafka and to S3: make kills-kafka KILLS=200
+	export KAFKA_KILLS=$(KILLS); $(WITH_SERVICES) bash -euo pipefail -c \
+	  '$(call cargo_test,--test-threads 1 --no-capture -E "binary(kills) & package(streamforge-e2e-kafka)")'
 
 network: build ## partitions, loss and slow links in network namespaces; needs root
 	@scripts/setup network

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{
@@ -13,6 +13,7 @@ use rdkafka::admin::{
     TopicReplication,
 };
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::topic::Topic;
@@ -31,6 +32,7 @@ pub struct Broker {
 struct Own {
     run: PathBuf,
     port: u16,
+    nodes_n: u16,
     folder: tempfile::TempDir,
 }
 
@@ -65,11 +67,18 @@ impl Broker {
 
     /// A broker of this test's own, with these server properties, on this port and the next ones.
     pub fn own(port: u16, properties: &str) -> Self {
+        Self::own_cluster(port, 1, properties)
+    }
+
+    /// The same with several nodes, the ports of which follow that of the first. Topics have as many
+    /// replicas; two of three must have a record before it counts as written.
+    pub fn own_cluster(port: u16, nodes_n: u16, properties: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         std::fs::write(folder.path().join("extra"), properties).expect("a file can be written");
         let own = Own {
             run: folder.path().join("kafka"),
             port,
+            nodes_n,
             folder,
         };
         let servers = own.start();
@@ -90,9 +99,33 @@ impl Broker {
             .expect("only a test's own broker may be stopped")
     }
 
-    /// Kills it, as a crash would.
+    /// Kills it, all nodes, as a crash would.
     pub fn kill(&self) {
         self.own_broker().script(&["down", "--kill"]);
+    }
+
+    /// Kills one node of several.
+    pub fn kill_node(&self, node: i32) {
+        let node = node.to_string();
+        self.own_broker()
+            .script(&["down", "--kill", "--node", &node]);
+    }
+
+    /// Waits until every partition, those of internal topics too, has all its replicas in sync.
+    pub fn await_in_sync(&self) {
+        let client: BaseConsumer = self.client().create().expect("a client can be made");
+        let nodes_n = usize::from(self.own_broker().nodes_n);
+        let began = Instant::now();
+        loop {
+            let found = client.fetch_metadata(None, PATIENCE);
+            let found = found.expect("the brokers answer");
+            let mut partitions = found.topics().iter().flat_map(|topic| topic.partitions());
+            if partitions.all(|partition| partition.isr().len() == nodes_n) {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "never in sync");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// The same without waiting for anything: for a moment that matters.
@@ -160,7 +193,8 @@ impl Broker {
 
     /// Makes a topic of this name; waits for an earlier one of the name to be gone.
     pub async fn make_topic(&self, name: &str, partitions_n: i32, settings: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions_n, TopicReplication::Fixed(1));
+        let copies_n = self.own.as_ref().map_or(1, |own| i32::from(own.nodes_n));
+        let mut topic = NewTopic::new(name, partitions_n, TopicReplication::Fixed(copies_n));
         for (key, value) in settings {
             topic = topic.set(key, value);
         }
@@ -223,6 +257,19 @@ impl Broker {
         }
     }
 
+    /// Whether a group has an offset committed for partition 0 of a topic.
+    pub fn has_offsets(&self, group: &str, topic: &str) -> bool {
+        let mut config = self.client();
+        config.set("group.id", group);
+        let client: BaseConsumer = config.create().expect("a client can be made");
+        let mut wanted = TopicPartitionList::new();
+        wanted.add_partition(topic, 0);
+        let found = client.committed_offsets(wanted, PATIENCE);
+        let found = found.expect("the broker answers");
+        let element = found.find_partition(topic, 0);
+        element.is_some_and(|it| matches!(it.offset(), Offset::Offset(_)))
+    }
+
     /// Forgets all offsets of a group, as their expiry does.
     pub async fn forget_group(&self, group: &str) {
         let deleted = self.admin().delete_groups(&[group], &Self::options()).await;
@@ -259,6 +306,7 @@ impl Own {
             .env("KAFKA_RUN", &self.run)
             .env("KAFKA_PORT", self.port.to_string())
             .env("KAFKA_CPORT", (self.port + 10).to_string())
+            .env("NODES", self.nodes_n.to_string())
             .env("KAFKA_EXTRA", self.folder.path().join("extra"))
             .env("KAFKA_JIT", "1")
             .env("KAFKA_HEAP", "256m")

@@ -6,12 +6,15 @@
 //! Start at: [`Broker`].
 
 mod broker;
+pub mod kills;
+mod proxy;
 pub mod sink;
 pub mod source;
 mod topic;
 
 pub use broker::Broker;
-pub use topic::{Records, Seen, Topic, Writer};
+pub use proxy::EndHolder;
+pub use topic::{Follower, Records, Seen, Topic, Writer};
 
 /// A name that no other test, and no earlier run, has used.
 pub fn fresh_name(of: &str) -> String {

@@ -70,11 +70,16 @@ impl Sink {
 
     /// The same with librdkafka settings.
     pub fn with(broker: &Broker, topic: &Topic, properties: serde_json::Value) -> Self {
+        Self::at(broker.servers(), topic, properties)
+    }
+
+    /// The same, which reaches the brokers at another address.
+    pub fn at(servers: &str, topic: &Topic, properties: serde_json::Value) -> Self {
         Sink {
             store: Arc::default(),
             job: JobId(crate::fresh_name("job")),
             config: serde_json::json!({
-                "bootstrapServers": broker.servers(),
+                "bootstrapServers": servers,
                 "topic": topic.name,
                 "key": ["v"],
                 "properties": properties,

@@ -1,8 +1,11 @@
 //! A topic as others see it.
 //!
-//! Owns: a writer and a `read_committed` reader that share no code with ours.
+//! Owns: writers and `read_committed` readers that share no code with ours.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
@@ -26,6 +29,18 @@ pub struct Seen {
     pub key: Option<String>,
     /// Value; none: a tombstone.
     pub value: Option<String>,
+}
+
+impl Seen {
+    fn of(message: &impl Message) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            partition: message.partition(),
+            offset: message.offset(),
+            key: message.key().map(text),
+            value: message.payload().map(text),
+        }
+    }
 }
 
 /// What a reader saw, in order per partition.
@@ -84,7 +99,25 @@ impl Topic {
         }
     }
 
-    /// A writer without transactions.
+    /// The same topic, reached at another address.
+    pub fn through(&self, servers: &str) -> Self {
+        let mut other = self.clone();
+        other.client.set("bootstrap.servers", servers);
+        other
+    }
+
+    /// The node that leads a partition.
+    pub fn leader(&self, partition: i32) -> i32 {
+        let found = self
+            .client("read_committed")
+            .fetch_metadata(Some(&self.name), PATIENCE);
+        let found = found.expect("the broker answers");
+        let mut partitions = found.topics()[0].partitions().iter();
+        let found = partitions.find(|it| it.id() == partition);
+        found.expect("there is such a partition").leader()
+    }
+
+    /// A writer without transactions; a retry writes nothing twice.
     pub fn writer(&self) -> Writer {
         self.writer_as(None)
     }
@@ -96,7 +129,9 @@ impl Topic {
 
     fn writer_as(&self, id: Option<&str>) -> Writer {
         let mut config = self.client.clone();
-        config.set("linger.ms", "2");
+        config
+            .set("linger.ms", "2")
+            .set("enable.idempotence", "true");
         if let Some(id) = id {
             config.set("transactional.id", id);
         }
@@ -131,7 +166,52 @@ impl Topic {
         self.read("read_uncommitted")
     }
 
-    fn read(&self, isolation: &str) -> Records {
+    /// A `read_committed` reader that reads on from the beginning until it is stopped.
+    pub fn follow(&self) -> Follower {
+        let (over, seen_n) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (topic, told, n) = (self.clone(), Arc::clone(&over), Arc::clone(&seen_n));
+        let thread = std::thread::spawn(move || {
+            let consumer = topic.consumer("read_committed");
+            let mut seen = Vec::new();
+            while !told.load(Ordering::Relaxed) {
+                // Trouble of a broker passes; the reader reads on.
+                if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
+                    seen.push(Seen::of(&message));
+                    n.store(seen.len(), Ordering::Relaxed);
+                }
+            }
+            Records(seen)
+        });
+        Follower {
+            over,
+            seen_n,
+            thread,
+        }
+    }
+
+    /// Whether a transaction is open in it: rows are there that a `read_committed` reader waits for.
+    pub fn has_open_transaction(&self) -> bool {
+        let ends = |isolation: &str| {
+            let mut wanted = TopicPartitionList::new();
+            for partition in 0..self.partitions_n {
+                wanted
+                    .add_partition_offset(&self.name, partition, Offset::End)
+                    .expect("an offset is an offset");
+            }
+            let found = self.client(isolation).offsets_for_times(wanted, PATIENCE);
+            let found = found.expect("the broker answers").to_topic_map();
+            found
+                .into_iter()
+                .map(|((_, partition), offset)| (partition, offset.to_raw()))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let high = ends("read_uncommitted");
+        let stable = ends("read_committed");
+        high.iter()
+            .any(|(partition, end)| stable.get(partition).is_some_and(|stable| stable < end))
+    }
+
+    fn client(&self, isolation: &str) -> BaseConsumer {
         let mut config = self.client.clone();
         config
             .set("group.id", "streamforge-tests")
@@ -139,28 +219,29 @@ impl Topic {
             .set("enable.partition.eof", "true")
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest");
-        let consumer: BaseConsumer = config.create().expect("a consumer can be made");
+        config.create().expect("a consumer can be made")
+    }
+
+    fn consumer(&self, isolation: &str) -> BaseConsumer {
+        let consumer = self.client(isolation);
         let mut all = TopicPartitionList::new();
         for partition in 0..self.partitions_n {
             all.add_partition_offset(&self.name, partition, Offset::Beginning)
                 .expect("an offset is an offset");
         }
         consumer.assign(&all).expect("partitions are assigned");
+        consumer
+    }
+
+    fn read(&self, isolation: &str) -> Records {
+        let consumer = self.consumer(isolation);
         let mut seen = Vec::new();
         let mut ended = std::collections::BTreeSet::new();
         let began = Instant::now();
         while ended.len() < usize::try_from(self.partitions_n).unwrap_or(0) {
             assert!(began.elapsed() < PATIENCE, "{} has no end", self.name);
             match consumer.poll(Duration::from_millis(100)) {
-                Some(Ok(message)) => {
-                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                    seen.push(Seen {
-                        partition: message.partition(),
-                        offset: message.offset(),
-                        key: message.key().map(text),
-                        value: message.payload().map(text),
-                    });
-                }
+                Some(Ok(message)) => seen.push(Seen::of(&message)),
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
                     ended.insert(partition);
                 }
@@ -168,6 +249,27 @@ impl Topic {
             }
         }
         Records(seen)
+    }
+}
+
+/// A reader beside.
+#[derive(Debug)]
+pub struct Follower {
+    over: Arc<AtomicBool>,
+    seen_n: Arc<AtomicUsize>,
+    thread: JoinHandle<Records>,
+}
+
+impl Follower {
+    /// How many records it has seen so far.
+    pub fn seen_n(&self) -> usize {
+        self.seen_n.load(Ordering::Relaxed)
+    }
+
+    /// Ends it: all that it saw, in the order in which it came.
+    pub fn stop(self) -> Records {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("a reader does not panic")
     }
 }
 

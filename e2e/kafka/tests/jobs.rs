@@ -130,50 +130,6 @@ async fn a_bounded_job_from_kafka_to_kafka_gives_the_batch_result() {
     assert_eq!(found(&to.committed()), oracle(&rows));
 }
 
-/// KF-V16, KF-X1: SIGKILL at random moments, at another parallelism each time, with a reader beside.
-#[tokio::test(flavor = "multi_thread")]
-async fn kf_v16_killed_at_random_moments_every_window_is_there_once() {
-    let broker = Broker::shared();
-    let kills: u64 = std::env::var("KAFKA_KILLS").map_or(8, |n| n.parse().unwrap());
-    let seed: u64 = std::env::var("SEED").map_or(7, |n| n.parse().unwrap());
-    let mut random = Random::seeded(seed);
-    let mut kills_n = 0;
-    let mut round = 0;
-    while kills_n < kills {
-        round += 1;
-        let (from, to) = (
-            broker.topic("in", 4, &[]).await,
-            broker.topic("out", 3, &[]).await,
-        );
-        let rows = input(60_000, 4, seed + round);
-        write(&from, &rows);
-        let job = Workspace::new(&document(&broker, &from, &to, ""));
-        let mut seen = Records::default();
-        loop {
-            let parallelism = (1 + random.below(4)).to_string();
-            let mut running = job.start(&["--parallelism", &parallelism]);
-            running.let_run(Duration::from_millis(300 + random.below(2_500)));
-            if running.has_ended() || kills_n >= kills {
-                running.wait().check_code(0);
-                break;
-            }
-            kills_n += u64::from(running.kill());
-            let now = to.committed();
-            assert!(
-                seen.is_continued_by(&now),
-                "O2, seed {seed}, kill {kills_n}"
-            );
-            seen = now;
-        }
-        let last = to.committed();
-        assert!(
-            seen.is_continued_by(&last),
-            "O2, seed {seed}, kill {kills_n}"
-        );
-        assert_eq!(found(&last), oracle(&rows), "seed {seed}, kill {kills_n}");
-    }
-}
-
 /// A broker that restarts in the middle of everything fails no job and loses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_in_mid_publish_and_comes_back_loses_and_doubles_nothing() {

@@ -7,6 +7,9 @@ use std::process::Command;
 
 use crate::Workspace;
 
+/// The secret with the keys.
+const SECRET: &str = "store-keys";
+
 /// What `e2e/services/s3 up` says.
 #[derive(Clone, Debug)]
 pub struct Bucket {
@@ -35,10 +38,29 @@ impl Bucket {
         }
     }
 
+    /// URL of the server.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Name of the secret of [`Self::hand_keys_to`]; none when the environment says who we are.
+    pub fn secret(&self) -> Option<&'static str> {
+        self.keys.as_ref().map(|_| SECRET)
+    }
+
+    /// The same bucket, reached at another URL.
+    pub fn at(&self, endpoint: &str) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            ..self.clone()
+        }
+    }
+
     /// The `s3:` block of a document, with the secret of [`Self::hand_keys_to`].
     pub fn settings(&self) -> String {
-        let keys = self.keys.as_ref();
-        let secret = keys.map_or("", |_| ", credentialsSecret: {name: store-keys}");
+        let secret = self.secret().map_or_else(String::new, |name| {
+            format!(", credentialsSecret: {{name: {name}}}")
+        });
         format!("{{endpoint: \"{}\"{secret}}}", self.endpoint)
     }
 
@@ -51,8 +73,8 @@ impl Bucket {
     /// Writes the keys into `secrets/` of a workspace.
     pub fn hand_keys_to(&self, workspace: &Workspace) {
         if let Some((id, secret)) = &self.keys {
-            workspace.write("secrets/store-keys/accessKeyId", id);
-            workspace.write("secrets/store-keys/secretAccessKey", secret);
+            workspace.write(&format!("secrets/{SECRET}/accessKeyId"), id);
+            workspace.write(&format!("secrets/{SECRET}/secretAccessKey"), secret);
         }
     }
 }

@@ -10,9 +10,11 @@
 mod bucket;
 mod published;
 mod random;
+mod spoiler;
 mod workspace;
 
 pub use bucket::Bucket;
 pub use published::Published;
 pub use random::Random;
+pub use spoiler::{Spoiler, Weather};
 pub use workspace::{Ended, Running, Workspace, free_address};

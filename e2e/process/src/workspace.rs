@@ -109,7 +109,11 @@ impl Workspace {
     pub fn start_task_manager(&self, name: &str, coordinator: SocketAddr, slots: u32) -> Running {
         let log = self.path(&format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log);
-        let child = Command::new(binary().with_file_name("streamforge-taskmanager"))
+        let mut command = Command::new(binary().with_file_name("streamforge-taskmanager"));
+        if self.path("secrets").is_dir() {
+            command.args(["--secrets", "secrets"]);
+        }
+        let child = command
             .current_dir(self.folder.path())
             .args(["--name", name, "--slots", &slots.to_string()])
             .args(["--coordinator", &coordinator.to_string()])
@@ -235,6 +239,11 @@ impl Running {
             .is_some()
     }
 
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Processes that it started and that still run.
     pub fn children(&self) -> Vec<Pid> {
         let pid = self.child.id();
@@ -254,8 +263,7 @@ impl Running {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
-        let sent: io::Result<()> = kill_process(pid, signal).map_err(io::Error::from);
+        let sent: io::Result<()> = kill_process(self.pid(), signal).map_err(io::Error::from);
         // A process that has just ended is as good as one that got the signal.
         drop(sent);
     }

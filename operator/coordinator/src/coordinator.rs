@@ -395,6 +395,7 @@ impl Coordinator {
             // A keeper asks for patience only after an answer.
             (Step::AskLater(_) | Step::AskAgainLater, None) => {}
             (Step::Done(change, head), _) => self.on_swapped(&change, &head),
+            (Step::Outrun, _) => self.on_outrun(),
             (Step::Failed(error), _) => self.fail(error),
         }
     }

@@ -123,6 +123,18 @@ pub enum Error {
         /// Ours.
         ours: Generation,
     },
+    /// The coordinator that is taken over from was faster each time.
+    #[error(
+        "swap head: an earlier coordinator of this job (generation {theirs}) is still at work and \
+         changed the head each time before this one could take over ({times_n} times); stop it, or \
+         set a longer checkpoint.interval"
+    )]
+    Outrun {
+        /// Its term.
+        theirs: Generation,
+        /// How often.
+        times_n: u32,
+    },
     /// The store did not answer while nothing could be done without it.
     #[error("{request}: {reason} (asked {attempts_n} times)")]
     Store {

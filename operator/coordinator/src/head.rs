@@ -6,7 +6,8 @@
 //!
 //! Invariant C2: the swap is the commit point. After a lost answer or a failed condition the head is
 //! read back: our nonce = done; unchanged = the same bytes again; an *earlier* swap of ours = that
-//! one is committed, redo on top; anything else = fenced. Invariant C4: every swap moves the range
+//! one is committed, redo on top; an earlier coordinator's while ours is the takeover = it was still
+//! at work, start again from its head; anything else = fenced. Invariant C4: every swap moves the range
 //! of reserved ids on. Invariant C5: a coordinator that lost a swap writes nothing any more.
 
 use streamforge_core::frame;
@@ -203,6 +204,9 @@ pub enum Step {
     AskAgainLater,
     /// The head is what the swap wanted.
     Done(Box<Change>, Box<Head>),
+    /// The coordinator that is taken over from has swapped the head meanwhile; nothing is under way
+    /// any more, and the head as found is the one that swaps are based on.
+    Outrun,
     /// This coordinator may not go on.
     Failed(Error),
 }
@@ -361,6 +365,12 @@ impl HeadKeeper {
             return self.swap(change, next_id);
         }
         let ours = pending.head.generation;
+        if matches!(pending.change, Change::TakeOver(_)) && found.generation < ours {
+            // Our put's condition was the head before: it cannot take effect any more.
+            self.pending = None;
+            self.found(found, version);
+            return Step::Outrun;
+        }
         Step::Failed(Error::Fenced {
             theirs: found.generation,
             ours,

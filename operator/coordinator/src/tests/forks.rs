@@ -1,5 +1,6 @@
 //! Two coordinators of one job: at most one of them gets anything done.
 
+use streamforge_core::manifest::SplitProgress;
 use streamforge_core::messages::{Event, Stamp};
 
 use super::rig::*;
@@ -181,6 +182,88 @@ fn of_two_that_take_over_at_once_one_is_fenced_c5() {
         co2.outcome
     );
     assert!(co2.sent.is_empty());
+}
+
+#[test]
+fn take_over_that_a_commit_of_the_earlier_one_outruns_starts_from_that_commit_c2_c5() {
+    let mut co1 = Rig::run(config());
+    co1.checkpoint();
+    let mut co2 = co1.successor();
+    // The first swap waits, the second is answered.
+    co2.fate = fates(is_swap, [Fate::Hold]);
+    co2.wait(1);
+    let newest = co1.checkpoint();
+
+    co2.release(0);
+
+    assert_eq!(co2.outcome, None);
+    assert_eq!(co2.head().generation, co1.stamp().generation.next());
+    assert_eq!(
+        co2.deployment().restore.map(|it| it.id),
+        Some(newest),
+        "not the one that was the newest when it began to read"
+    );
+    co2.say(Event::Prepared {
+        splits: Default::default(),
+    });
+    assert!(co2.checkpoint() > newest);
+    co1.wait(1_000);
+    co1.ack_all();
+    assert!(
+        matches!(co1.failure(), Error::Fenced { .. }),
+        "{:?}",
+        co1.outcome
+    );
+}
+
+#[test]
+fn take_over_that_is_outrun_by_the_end_of_the_job_finds_it_finished_c5() {
+    let mut co1 = Rig::run(config());
+    let mut co2 = co1.successor();
+    co2.fate = fates(is_swap, [Fate::Hold]);
+    co2.wait(1);
+    for of in graph().tasks(2) {
+        co1.say(Event::Ended { task: of });
+    }
+    co1.ack_all_with(|ack| {
+        for split in ack.splits.values_mut().flatten() {
+            split.progress = SplitProgress::End;
+        }
+    });
+    assert!(co1.head().finished, "{:?}", co1.outcome);
+
+    co2.release(0);
+
+    assert_eq!(co2.outcome, Some(Outcome::Finished { before: true }));
+    assert!(co2.sent.is_empty());
+}
+
+#[test]
+fn take_over_that_is_outrun_each_time_is_given_up_and_says_who_is_at_work_c5() {
+    let mut co1 = Rig::run(config());
+    co1.checkpoint();
+    let mut co2 = co1.successor();
+    co2.fate = Box::new(|request| {
+        if is_swap(request) {
+            Fate::Hold
+        } else {
+            Fate::Answer
+        }
+    });
+    co2.wait(1);
+
+    let mut times_n = 0;
+    while co2.outcome.is_none() {
+        co1.checkpoint();
+        co2.release(0);
+        times_n += 1;
+        assert!(times_n < 100, "it never gives up");
+    }
+
+    let theirs = co1.stamp().generation;
+    assert_eq!(*co2.failure(), Error::Outrun { theirs, times_n });
+    assert!(co2.sent.is_empty());
+    co1.checkpoint();
 }
 
 #[test]

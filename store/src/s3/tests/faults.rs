@@ -61,21 +61,25 @@ async fn text(store: &S3Store, key: &str) -> String {
 #[tokio::test]
 async fn create_whose_answer_was_lost_is_found_to_be_ours_c2() {
     let rig = rig().await;
-    for fate in [
-        Fate::LostAfter,
-        Fate::AnswerAfter(503, "ServiceUnavailable"),
-        Fate::AnswerAfter(500, "InternalError"),
-    ] {
-        let key = format!("k-{}", name(fate));
-        rig.proxy.spoil("PUT ", [fate]);
+    let conflict = Fate::Answer(409, "ConditionalRequestConflict");
+    for (n, fates) in [
+        vec![Fate::LostAfter],
+        vec![Fate::AnswerAfter(503, "ServiceUnavailable")],
+        vec![Fate::AnswerAfter(500, "InternalError")],
+        // The first is still at work when it is repeated; then the condition fails by one's own hand.
+        vec![Fate::LostAfter, conflict],
+        vec![Fate::LostBefore, Fate::LostAfter, conflict, conflict],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("k-{n}");
+        let asked_n = fates.len() + 1;
+        rig.proxy.spoil("PUT ", fates);
 
         let etag = create(&rig.store, &key, "mine").await;
 
-        assert_eq!(
-            rig.proxy.seen_n(),
-            2,
-            "{fate:?}: the lost one and its repetition"
-        );
+        assert_eq!(rig.proxy.seen_n(), asked_n, "{n}: one more than was lost");
         let there = rig
             .other
             .get(&key)
@@ -90,8 +94,11 @@ async fn create_whose_answer_was_lost_is_found_to_be_ours_c2() {
 async fn swap_whose_answer_was_lost_is_found_to_be_ours_c2() {
     let rig = rig().await;
     let v1 = create(&rig.store, "head", "one").await;
-    rig.proxy
-        .spoil("PUT ", [Fate::LostAfter, Fate::LostAfter, Fate::LostAfter]);
+    let conflict = Fate::Answer(409, "ConditionalRequestConflict");
+    rig.proxy.spoil(
+        "PUT ",
+        [Fate::LostAfter, conflict, Fate::LostAfter, conflict],
+    );
 
     let put = rig
         .store

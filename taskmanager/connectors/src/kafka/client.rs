@@ -132,7 +132,8 @@ impl Ear {
     }
 
     fn on_log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        if facility == "REQTMOUT" {
+        // A connection that breaks with one request under way is no error to librdkafka, only a line.
+        if matches!(facility, "REQTMOUT" | "FAIL") {
             self.disturbances_n.fetch_add(1, Ordering::Relaxed);
         }
         if let Some((topic, id)) = topic_id(message) {
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_timed_out_is_a_disturbance_x2() {
+    fn requests_that_time_out_and_connections_that_break_are_disturbances_x2() {
         let ear = Ear::default();
 
         ear.on_log(
@@ -241,12 +242,17 @@ mod tests {
             "REQTMOUT",
             "Timed out 1 in-flight",
         );
+        ear.on_log(
+            RDKafkaLogLevel::Debug,
+            "FAIL",
+            "Disconnected (_TRANSPORT): identical to last error: error log suppressed",
+        );
         ear.on_error(
             &KafkaError::Global(RDKafkaErrorCode::BrokerTransportFailure),
             "broken",
         );
 
-        assert_eq!(ear.disturbances_n(), 2);
+        assert_eq!(ear.disturbances_n(), 3);
         let trouble = ear.take_trouble().unwrap();
         assert_eq!(trouble.code, RDKafkaErrorCode::BrokerTransportFailure);
         assert_eq!(ear.take_trouble(), None);

@@ -287,6 +287,8 @@ impl Access {
     ) -> Result<ClientConfig, Error> {
         let mut config = self.idempotent_producer(id, message_bytes_max, secrets)?;
         config.set("transactional.id", id);
+        // Every connection that breaks, which the client's errors do not tell (X2).
+        config.set("debug", "metadata,broker");
         Ok(config)
     }
 

@@ -174,6 +174,13 @@ impl Inner {
         Arc::clone(lock(&self.slots).entry(id.clone()).or_default())
     }
 
+    /// Whether a slot has a producer that may be used (X2).
+    fn is_sound(&self, slot: &SlotId) -> bool {
+        let mutex = self.slot(slot);
+        let slot = lock(&mutex);
+        slot.producer.as_ref().is_some_and(SlotProducer::is_sound)
+    }
+
     fn place(&self, slot: &SlotId, view: &TopicView) -> SlotPlace {
         SlotPlace {
             access: self.spec.config.access.clone(),
@@ -504,29 +511,25 @@ impl Wanted {
 impl Publisher for KafkaPublisher {
     async fn publish(&self, slot: &SlotId, interval: &StagedInterval) -> Result<(), Error> {
         let inner = &self.inner;
-        let is_sound = {
-            let mutex = inner.slot(slot);
-            let slot = lock(&mutex);
-            slot.producer.as_ref().is_some_and(SlotProducer::is_sound)
-        };
-        if !is_sound {
-            let view = TopicView::look(&inner.lookup(), &inner.spec.config.topic).await?;
-            let wanted = Wanted {
-                slot: slot.clone(),
-                listed: vec![interval.clone()],
-                restored: None,
-            };
-            inner.take_over_slot(&view, &wanted).await?;
-        }
         let parts = u32::try_from(interval.objects.len()).unwrap_or(u32::MAX);
-        while let Some(part) = inner.step(slot, interval.id, parts)? {
-            let Some(object) = interval.objects.get(part as usize) else {
-                break;
+        loop {
+            if !inner.is_sound(slot) {
+                let view = TopicView::look(&inner.lookup(), &inner.spec.config.topic).await?;
+                let wanted = Wanted {
+                    slot: slot.clone(),
+                    listed: vec![interval.clone()],
+                    restored: None,
+                };
+                inner.take_over_slot(&view, &wanted).await?;
+            }
+            let step = inner.step(slot, interval.id, parts)?;
+            let next = step.and_then(|part| Some((part, interval.objects.get(part as usize)?)));
+            let Some((part, object)) = next else {
+                return Ok(());
             };
             let marker = after_part(interval.id, part, parts, inner.author());
             inner.publish_part(slot, object, marker).await?;
         }
-        Ok(())
     }
 
     async fn take_over(&self, slots: &[SlotTakeOver]) -> Result<(), Error> {

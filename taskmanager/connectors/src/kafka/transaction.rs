@@ -13,7 +13,7 @@ mod orphans;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -44,11 +44,17 @@ const HIDDEN_AFTER: Duration = Duration::from_secs(3);
 /// How long handing over the marker may take.
 const OFFSETS_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// How much longer than that it may take until it is known that there is no answer.
+const OFFSETS_GRACE: Duration = Duration::from_secs(1);
+
 /// How long giving a transaction up may take; a fence will do it otherwise.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause between two looks at deliveries: rdkafka's own flush waits in steps of 100 ms.
 const DRAIN_STEP: Duration = Duration::from_millis(1);
+
+/// How long what a client tells is listened to at most.
+const HEAR_FOR: Duration = Duration::from_secs(1);
 
 /// Records handed over between two looks at deliveries.
 const SERVE_EVERY: usize = 1_000;
@@ -126,7 +132,8 @@ pub struct SlotPlace {
 /// A producer that has fenced everybody before it, and the marker it found.
 pub struct SlotProducer {
     place: SlotPlace,
-    producer: BaseProducer<Context>,
+    /// Shared with a thread that may wait for a broker that does not come back.
+    producer: Arc<BaseProducer<Context>>,
     ear: Arc<Ear>,
     /// Reads the marker and is the group in whose name it is written.
     group: BaseConsumer<Context>,
@@ -233,7 +240,7 @@ impl SlotPlace {
         let open_partitions = orphans::open_partitions(self, &group)?;
         let mut begun = SlotProducer {
             place: self.clone(),
-            producer,
+            producer: Arc::new(producer),
             ear,
             group,
             marker: None,
@@ -253,7 +260,7 @@ impl SlotPlace {
         }
         begun.suspects = begun.ends.not_committed(&open_partitions);
         watch.reached(Stage::MarkerRead);
-        begun.producer.poll(Duration::ZERO);
+        begun.hear();
         begun.disturbances_n = begun.ear.disturbances_n();
         Ok(begun)
     }
@@ -363,8 +370,17 @@ impl SlotProducer {
             .commit_transaction(patience)
             .map_err(|error| place.error("commit a transaction", error))?;
         watch.reached(Stage::Committed);
-        self.producer.poll(Duration::ZERO);
+        self.hear();
         Ok(ends)
+    }
+
+    /// Takes in all that the client has to tell by now. A poll without patience takes one thing, and the
+    /// broken connection may be behind it.
+    fn hear(&self) {
+        let began = Instant::now();
+        while self.producer.in_flight_count() > 0 && began.elapsed() < HEAR_FOR {
+            self.producer.poll(Duration::ZERO);
+        }
     }
 
     fn send(&self, record: Record<'_>, began: Instant, patience: Duration) -> Result<(), Error> {
@@ -403,9 +419,23 @@ impl SlotProducer {
                 "a consumer without a group".to_owned(),
             ))
         })?;
-        self.producer
-            .send_offsets_to_transaction(&offsets, &group, OFFSETS_TIMEOUT)
-            .map_err(failed)
+        // librdkafka waits for the group's coordinator without a limit when that broker died before it
+        // answered, whatever patience it is given. So the wait is left to a thread of its own.
+        let (producer, (told, answer)) = (Arc::clone(&self.producer), mpsc::channel());
+        let thread = std::thread::Builder::new().name("kafka-marker".to_owned());
+        let started = thread.spawn(move || {
+            let sent = producer.send_offsets_to_transaction(&offsets, &group, OFFSETS_TIMEOUT);
+            // Nobody waits any more if it took too long.
+            let _heard = told.send(sent);
+        });
+        let late = || KafkaError::Global(RDKafkaErrorCode::OperationTimedOut);
+        match started {
+            Ok(_) => answer
+                .recv_timeout(OFFSETS_TIMEOUT + OFFSETS_GRACE)
+                .unwrap_or_else(|_| Err(late()))
+                .map_err(failed),
+            Err(error) => Err(failed(KafkaError::ClientCreation(error.to_string()))),
+        }
     }
 
     /// Waits until every record has its delivery report, and looks at them: a flush says Ok to a

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -96,7 +96,7 @@ impl SlotProducer {
             return Ok(());
         }
         let (place, patience) = (&self.place, self.place.access.transaction_timeout());
-        let began = Instant::now();
+        let (began, disturbances_n) = (Instant::now(), self.ear.disturbances_n());
         self.producer
             .begin_transaction()
             .map_err(|error| place.error("begin a transaction", error))?;
@@ -109,14 +109,26 @@ impl SlotProducer {
         self.producer
             .abort_transaction(patience)
             .map_err(|error| place.error("end what was left open", error))?;
+        self.check_end_came_once(disturbances_n)?;
         watch.reached(Stage::OrphansEnded);
         Ok(())
+    }
+
+    /// X2: an abort that is still under way somewhere would abort the rows that follow it.
+    fn check_end_came_once(&self, disturbances_n_before: u64) -> Result<(), Error> {
+        self.hear();
+        if self.ear.disturbances_n() == disturbances_n_before {
+            return Ok(());
+        }
+        let broke = KafkaError::Global(RDKafkaErrorCode::BrokerTransportFailure);
+        Err(self.place.error("end what was left open", broke))
     }
 
     /// The same for the group: a marker that was written and neither committed nor aborted hides the
     /// one before it.
     pub(super) fn end_orphaned_marker(&self) -> Result<(), Error> {
         let (place, patience) = (&self.place, self.place.access.transaction_timeout());
+        let disturbances_n = self.ear.disturbances_n();
         self.producer
             .begin_transaction()
             .map_err(|error| place.error("begin a transaction", error))?;
@@ -126,6 +138,7 @@ impl SlotProducer {
         )?;
         self.producer
             .abort_transaction(patience)
-            .map_err(|error| place.error("end what was left open", error))
+            .map_err(|error| place.error("end what was left open", error))?;
+        self.check_end_came_once(disturbances_n)
     }
 }

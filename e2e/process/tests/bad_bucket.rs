@@ -1,0 +1,115 @@
+//! A bucket with bad days: requests that are lost before and after they were done, errors, slowness,
+//! a bucket that is away or may not be written for a while.
+
+use std::time::Duration;
+
+use streamforge_process::{Bucket, Random, Spoiler, Weather, Workspace};
+
+fn workspace(bucket: &Bucket, base: &str, rows: u32) -> Workspace {
+    let s3 = bucket.settings();
+    let workspace = Workspace::new(&format!(
+        r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: clicks}}
+spec:
+  parallelism: 2
+  sources:
+    - name: clicks
+      generator: {{clicks: {{rows: {rows}, users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, seed: 7}}}}
+      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
+      rateLimit: {{rowsPerSecond: 20000}}
+  transforms:
+    - name: per_user
+      from: clicks
+      aggregate:
+        groupBy: [user_id]
+        window: {{tumbling: {{size: 1s}}}}
+        select: ["count(*) AS clicks", "sum(amount) AS spend"]
+  sinks:
+    - {{name: results, from: per_user, file: {{path: "{base}/out/results/", s3: {s3}}}, format: {{parquet: {{}}}}}}
+    - {{name: late, from: per_user.late, file: {{path: "{base}/out/late/", s3: {s3}}}, format: {{json: {{}}}}}}
+  checkpoint: {{interval: 150ms, storage: {{uri: "{base}/store", s3: {s3}}}}}
+"#
+    ))
+    .at(&["--secrets", "secrets"]);
+    bucket.hand_keys_to(&workspace);
+    workspace
+}
+
+#[test]
+fn job_whose_bucket_loses_requests_and_answers_errs_and_dawdles_is_equal_to_the_oracle_x6() {
+    let mut random = Random::from_environment();
+    let real = Bucket::up();
+    let spoiler = Spoiler::start(real.endpoint());
+    let bucket = real.at(&spoiler.endpoint);
+    let workspace = workspace(&bucket, &bucket.folder("foul"), 120_000);
+    spoiler.set(Weather::Foul(Random::seeded(random.below(1 << 32))));
+
+    let ended = workspace.run(&[]);
+
+    ended.check_code(0);
+    assert!(spoiler.spoiled_n() > 50, "{} spoiled", spoiler.spoiled_n());
+    spoiler.set(Weather::Fair);
+    workspace.verify();
+}
+
+#[test]
+fn bucket_that_is_away_or_read_only_for_a_while_is_waited_for_and_said() {
+    let real = Bucket::up();
+    let spoiler = Spoiler::start(real.endpoint());
+    let bucket = real.at(&spoiler.endpoint);
+    let workspace = workspace(&bucket, &bucket.folder("away"), 160_000);
+    let mut running = workspace.start(&[]);
+    let log = workspace.path("stderr.log");
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(
+        running.wait_until(|| read().contains("checkpoint completed")),
+        "{}",
+        read()
+    );
+
+    for (status, code, words) in [
+        (404, "NoSuchBucket", "there is no bucket of this name"),
+        (403, "AccessDenied", "permission denied (AccessDenied)"),
+        (503, "SlowDown", "SlowDown"),
+    ] {
+        let checkpoints_n = || read().matches("checkpoint completed").count();
+        spoiler.set(Weather::Refused(status, code));
+        assert!(
+            running.wait_until(|| read().contains(words)),
+            "{words}: {}",
+            read()
+        );
+        running.let_run(Duration::from_millis(500));
+        spoiler.set(Weather::Fair);
+        let before = checkpoints_n();
+        assert!(
+            running.wait_until(|| checkpoints_n() > before),
+            "{}",
+            read()
+        );
+    }
+
+    running.wait().check_code(0);
+    workspace.verify();
+}
+
+#[test]
+fn run_on_a_bucket_that_is_not_there_or_read_only_ends_and_says_so() {
+    let real = Bucket::up();
+    let spoiler = Spoiler::start(real.endpoint());
+    let bucket = real.at(&spoiler.endpoint);
+    for (status, code, words) in [
+        (404, "NoSuchBucket", "there is no bucket of this name"),
+        (403, "AccessDenied", "permission denied (AccessDenied)"),
+    ] {
+        spoiler.set(Weather::Refused(status, code));
+        let workspace = workspace(&bucket, &bucket.folder(code), 1_000);
+
+        let ended = workspace.run(&[]);
+
+        ended.check_code(1);
+        assert!(ended.stderr.contains(words), "{}", ended.stderr);
+    }
+}
