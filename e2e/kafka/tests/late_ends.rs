@@ -43,14 +43,14 @@ struct LetsItArriveLate {
 impl Watch for LetsItArriveLate {
     fn reached(&self, stage: Stage) {
         match stage {
-            Stage::MarkerSent => {
-                if self.ends_n.fetch_add(1, Ordering::Relaxed) == 1 && self.dies {
-                    self.proxy.hold_next();
-                }
+            Stage::MarkerSent if self.ends_n.fetch_add(1, Ordering::Relaxed) == 1 && self.dies => {
+                self.proxy.hold_next();
             }
             Stage::Drained if self.proxy.is_holding() => {
                 let error = self.proxy.release();
-                *self.found.lock().unwrap() = Some((error, self.topic.committed().values()));
+                let mut found = self.found.lock().expect("nobody panics with it");
+                *found = Some((error, self.topic.committed().values()));
+                drop(found);
                 assert!(!self.dies, "killed on purpose, before the marker is sent");
             }
             _ => {}

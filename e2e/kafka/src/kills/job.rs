@@ -78,86 +78,17 @@ impl Job {
     ) -> Self {
         let from = broker.topic("kills-in", PARTITIONS_N, &[]).await;
         let input = write_input(&from, rows_n, seed);
-        let (servers, topic) = (broker.servers(), &from.name);
-        let (sink, storage, workspace, beside);
-        match output {
-            Output::Topic => {
-                let to = broker.topic("kills-out", 3, &[]).await;
-                sink = format!(
-                    "kafka: {{bootstrapServers: \"{servers}\", topic: \"{}\", key: [k]}}\n    \
-                     format: {{json: {{}}}}",
-                    to.name
-                );
-                storage = String::new();
-                workspace = Workspace::new("");
-                let follower = to.follow();
-                beside = Beside::Topic(to, follower);
-            }
-            Output::Bucket => {
-                let bucket = Bucket::up();
-                let (base, s3) = (
-                    bucket.folder(&crate::fresh_name("kills")),
-                    bucket.settings(),
-                );
-                sink = format!(
-                    "file: {{path: \"{base}/out/\", s3: {s3}}}\n    format: {{parquet: {{}}}}"
-                );
-                storage = format!(", storage: {{uri: \"{base}/store\", s3: {s3}}}");
-                workspace = Workspace::new("").at(&["--secrets", "secrets"]);
-                bucket.hand_keys_to(&workspace);
-                let secrets = workspace.path("secrets");
-                let out = format!("{base}/out");
-                beside = Beside::Bucket(Onlooker::start(&bucket, &out, &secrets).await);
-            }
-        }
-        let window = windows.block();
-        workspace.write(
-            "job.yaml",
-            format!(
-                r#"apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {{name: kills}}
-spec:
-  sources:
-  - name: rows
-    kafka: {{bootstrapServers: "{servers}", topics: ["{topic}"], endAt: Latest}}
-    format: {{json: {{}}}}
-    schema:
-    - {{name: k, type: TEXT}}
-    - {{name: n, type: BIGINT}}
-    - {{name: ts, type: TIMESTAMP, parse: EpochSeconds}}
-    eventTime: {{column: ts}}
-    rateLimit: {{rowsPerSecond: 10000}}
-  transforms:
-  - name: windows
-    from: rows
-    aggregate:
-      groupBy: [k]
-      window: {window}
-      select: ["count(*) AS c", "sum(n) AS s"]
-  - name: shown
-    from: windows
-    select:
-    - k
-    - "CAST(extract(epoch FROM window_start) AS BIGINT) AS t0"
-    - "CAST(extract(epoch FROM window_end) AS BIGINT) AS t1"
-    - c
-    - "CAST(s AS BIGINT) AS s"
-  sinks:
-  - name: out
-    from: shown
-    {sink}
-  checkpoint: {{interval: 150ms{storage}}}
-  failureDetection: {{heartbeat: 100ms, timeout: 2s}}
-  restart: {{maxFailures: 100, backoff: {{initial: 50ms, max: 1s}}}}
-"#
-            ),
-        );
-        workspace.write("input.ndjson", input);
+        let goal = match output {
+            Output::Topic => Goal::topic(broker).await,
+            Output::Bucket => Goal::bucket().await,
+        };
+        let document = document(broker.servers(), &from.name, windows, &goal);
+        goal.workspace.write("job.yaml", document);
+        goal.workspace.write("input.ndjson", input);
         Self {
             windows,
-            workspace,
-            beside,
+            workspace: goal.workspace,
+            beside: goal.beside,
         }
     }
 
@@ -204,6 +135,91 @@ spec:
         ));
         complaints
     }
+}
+
+/// Where a job writes, as its document says it, and who reads there.
+struct Goal {
+    sink: String,
+    storage: String,
+    workspace: Workspace,
+    beside: Beside,
+}
+
+impl Goal {
+    async fn topic(broker: &Broker) -> Self {
+        let to = broker.topic("kills-out", 3, &[]).await;
+        let (servers, name) = (broker.servers(), &to.name);
+        let sink = format!(
+            "kafka: {{bootstrapServers: \"{servers}\", topic: \"{name}\", key: [k]}}\n    \
+             format: {{json: {{}}}}"
+        );
+        let follower = to.follow();
+        Self {
+            sink,
+            storage: String::new(),
+            workspace: Workspace::new(""),
+            beside: Beside::Topic(to, follower),
+        }
+    }
+
+    async fn bucket() -> Self {
+        let bucket = Bucket::up();
+        let s3 = bucket.settings();
+        let base = bucket.folder(&crate::fresh_name("kills"));
+        let workspace = Workspace::new("").at(&["--secrets", "secrets"]);
+        bucket.hand_keys_to(&workspace);
+        let (out, secrets) = (format!("{base}/out"), workspace.path("secrets"));
+        let onlooker = Onlooker::start(&bucket, &out, &secrets).await;
+        Self {
+            sink: format!("file: {{path: \"{out}/\", s3: {s3}}}\n    format: {{parquet: {{}}}}"),
+            storage: format!(", storage: {{uri: \"{base}/store\", s3: {s3}}}"),
+            workspace,
+            beside: Beside::Bucket(onlooker),
+        }
+    }
+}
+
+fn document(servers: &str, topic: &str, windows: Windows, goal: &Goal) -> String {
+    let (window, sink, storage) = (windows.block(), &goal.sink, &goal.storage);
+    format!(
+        r#"apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: kills}}
+spec:
+  sources:
+  - name: rows
+    kafka: {{bootstrapServers: "{servers}", topics: ["{topic}"], endAt: Latest}}
+    format: {{json: {{}}}}
+    schema:
+    - {{name: k, type: TEXT}}
+    - {{name: n, type: BIGINT}}
+    - {{name: ts, type: TIMESTAMP, parse: EpochSeconds}}
+    eventTime: {{column: ts}}
+    rateLimit: {{rowsPerSecond: 10000}}
+  transforms:
+  - name: windows
+    from: rows
+    aggregate:
+      groupBy: [k]
+      window: {window}
+      select: ["count(*) AS c", "sum(n) AS s"]
+  - name: shown
+    from: windows
+    select:
+    - k
+    - "CAST(extract(epoch FROM window_start) AS BIGINT) AS t0"
+    - "CAST(extract(epoch FROM window_end) AS BIGINT) AS t1"
+    - c
+    - "CAST(s AS BIGINT) AS s"
+  sinks:
+  - name: out
+    from: shown
+    {sink}
+  checkpoint: {{interval: 150ms{storage}}}
+  failureDetection: {{heartbeat: 100ms, timeout: 2s}}
+  restart: {{maxFailures: 100, backoff: {{initial: 50ms, max: 1s}}}}
+"#
+    )
 }
 
 /// Rows whose time rises within each partition, so that none is late at any parallelism.
