@@ -142,10 +142,9 @@ impl Savepoints {
         self.copying.clear();
     }
 
-    /// Whether one waits for a checkpoint while the job goes on.
+    /// Whether one waits for a checkpoint.
     pub(crate) fn are_due(&self) -> bool {
-        let due = |it: &Asked| matches!(it.step, Step::Wait) && !it.stops;
-        self.asked.iter().any(due)
+        self.asked.iter().any(|it| matches!(it.step, Step::Wait))
     }
 
     /// Whether one has its checkpoint and needs nothing but the store, and publishing.

@@ -308,6 +308,26 @@ fn rewind_to_what_is_neither_kept_nor_saved_names_both_kinds_c7() {
 }
 
 #[test]
+fn another_jobs_savepoint_in_the_store_is_nothing_to_go_back_to_c7() {
+    let (a, savepoint) = saved();
+    let mut b = Rig::on_store(fork(), elsewhere(&a));
+    b.resume();
+    let folder = savepoint::folder("s");
+    let theirs = a.objects.borrow().clone().into_iter();
+    let theirs = theirs.filter(|(key, _)| key.starts_with(&folder));
+    b.objects.borrow_mut().extend(theirs);
+
+    let mut again = b.successor_with(Config {
+        rewind_to: Some(savepoint.id),
+        ..config()
+    });
+    again.wait(1);
+
+    let (wanted, kept) = (savepoint.id, vec![b.newest().id]);
+    assert_eq!(*again.failure(), Error::NotRetained { wanted, kept });
+}
+
+#[test]
 fn job_that_has_state_does_not_begin_with_a_savepoint() {
     let (a, _) = saved();
     let mut b = Rig::on_store(fork(), elsewhere(&a));
