@@ -1,7 +1,5 @@
 //! A bucket with bad days: requests that are lost before and after they were done, errors, slowness,
-//! a bucket that is away or may not be written for a while.
-
-use std::time::Duration;
+//! a bucket that is not there or may not be written.
 
 use streamforge_process::{Bucket, Random, Spoiler, Weather, Workspace};
 
@@ -51,47 +49,6 @@ fn job_whose_bucket_loses_requests_and_answers_errs_and_dawdles_is_equal_to_the_
     ended.check_code(0);
     assert!(spoiler.spoiled_n() > 50, "{} spoiled", spoiler.spoiled_n());
     spoiler.set(Weather::Fair);
-    workspace.verify();
-}
-
-#[test]
-fn bucket_that_is_away_or_read_only_for_a_while_is_waited_for_and_said() {
-    let real = Bucket::up();
-    let spoiler = Spoiler::start(real.endpoint());
-    let bucket = real.at(&spoiler.endpoint);
-    let workspace = workspace(&bucket, &bucket.folder("away"), 160_000);
-    let mut running = workspace.start(&[]);
-    let log = workspace.path("stderr.log");
-    let read = || std::fs::read_to_string(&log).unwrap_or_default();
-    assert!(
-        running.wait_until(|| read().contains("checkpoint completed")),
-        "{}",
-        read()
-    );
-
-    for (status, code, words) in [
-        (404, "NoSuchBucket", "there is no bucket of this name"),
-        (403, "AccessDenied", "permission denied (AccessDenied)"),
-        (503, "SlowDown", "SlowDown"),
-    ] {
-        let checkpoints_n = || read().matches("checkpoint completed").count();
-        spoiler.set(Weather::Refused(status, code));
-        assert!(
-            running.wait_until(|| read().contains(words)),
-            "{words}: {}",
-            read()
-        );
-        running.let_run(Duration::from_millis(500));
-        spoiler.set(Weather::Fair);
-        let before = checkpoints_n();
-        assert!(
-            running.wait_until(|| checkpoints_n() > before),
-            "{}",
-            read()
-        );
-    }
-
-    running.wait().check_code(0);
     workspace.verify();
 }
 
