@@ -21,6 +21,7 @@ use streamforge_core::job_graph::{Operator, OperatorKind};
 use streamforge_core::manifest::SplitState;
 use streamforge_core::messages::{Deployment, Event, HandOver, Progress, RunningAttempt, Stamp};
 use streamforge_engine::error::Recovery;
+use streamforge_engine::outbox::Outbox;
 use streamforge_engine::staged::Staged;
 use tokio::sync::mpsc;
 
@@ -33,7 +34,6 @@ use crate::progress::{Local, TaskProgress, Times, combine, combine_local};
 use crate::task::TaskShell;
 use crate::upload::{failed, with_causes};
 use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
-use outbox::Outbox;
 
 pub use hand_over::Opened;
 pub use publishing::Publishing;
@@ -167,7 +167,7 @@ impl Attempt {
         deployment: Deployment,
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Prepared, Error> {
-        let (outbox, events) = Outbox::begin(&stamp, to_coordinator);
+        let (outbox, events) = outbox::begin(&stamp, to_coordinator);
         let ids = task_ids(&deployment, &deployment.subtasks_of(&context.me));
         let inbox = |id: &TaskId| {
             let channels_n = task_plan(&deployment, *id).channels().len();

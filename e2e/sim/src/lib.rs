@@ -9,14 +9,22 @@
 //! Start at: [`world::run`]; the invariants are in [`watch`], [`outside`] and [`oracle`].
 
 pub mod attempt;
+pub mod book;
+pub mod broker;
+pub mod calamity;
+pub mod fleet;
 pub mod job;
+pub mod net;
 pub mod operators;
 pub mod oracle;
 pub mod outside;
 pub mod process;
+pub mod publish;
 pub mod rng;
 pub mod task;
 pub mod task_manager;
+pub mod totals;
 pub mod trace;
+pub mod upload;
 pub mod watch;
 pub mod world;

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use super::building::{
     Building, Uplinks, accept_channels, channel_name, task_ids, task_plan, unopened,
 };
-use super::outbox::Outbox;
+use super::outbox;
 use super::publishing::open_publishers;
 use super::{Attempt, Error, Idle, Publishing, exchange_of, operators_of, spawn_tasks};
 use crate::budget::StateBudget;
@@ -67,7 +67,7 @@ impl Attempt {
         hand_over: &Arc<HandOver>,
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Self, Error> {
-        let (outbox, events) = Outbox::begin(&stamp, to_coordinator);
+        let (outbox, events) = outbox::begin(&stamp, to_coordinator);
         let deployment = &hand_over.deployment;
         let exchange = exchange_of(context, &stamp, deployment, &events)?;
         let staged = Arc::new(Staged::default());
