@@ -15,9 +15,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SplitId, SubtaskIdx};
 use streamforge_core::job_graph::Column;
-use streamforge_core::manifest::{
-    CheckpointKind, Manifest, ObjectRef, SplitProgress, SplitState, StagedInterval,
-};
+use streamforge_core::manifest::{Manifest, ObjectRef, SplitProgress, SplitState, StagedInterval};
 use streamforge_core::messages::HandOver;
 use streamforge_core::object_key::{self, STAGED};
 use streamforge_engine::barrier::Barrier;
@@ -459,12 +457,7 @@ impl Task {
             } => {
                 self.core.on_answer(edge, receiver, watermark)?;
             }
-            Control::Checkpoint(barrier) => {
-                self.core.on_checkpoint(barrier)?;
-                if barrier.kind == CheckpointKind::Stop {
-                    self.reading = false;
-                }
-            }
+            Control::Checkpoint(barrier) => self.core.on_checkpoint(barrier)?,
         }
         Ok(true)
     }
@@ -511,7 +504,7 @@ impl Task {
         if let Some(event) = self.waiting.take() {
             return self.on_event(event);
         }
-        if !self.reading || rng.one_in(30) {
+        if !self.reading || !self.core.reads() || rng.one_in(30) {
             return self.core.on_quiet();
         }
         if !room {
