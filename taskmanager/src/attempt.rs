@@ -131,6 +131,8 @@ pub struct Attempt {
     hand_over: Option<Arc<HandOver>>,
     /// The checkpoint whose barrier that one came with.
     handed_at: Option<CheckpointId>,
+    /// Of tasks that left, and still answer.
+    left: Vec<Arc<Inbox>>,
     /// Tasks that left, for what they counted.
     departed: Vec<Arc<TaskProgress>>,
 }
@@ -247,6 +249,7 @@ impl Attempt {
             budget: idle.budget,
             hand_over: None,
             handed_at: None,
+            left: Vec::new(),
             departed: Vec::new(),
         }
     }
@@ -350,7 +353,8 @@ impl Attempt {
 
     /// Ends all tasks and waits for their threads.
     pub async fn end(self) {
-        self.inboxes.values().for_each(|inbox| inbox.cancel());
+        let inboxes = self.inboxes.values().chain(&self.left);
+        inboxes.for_each(|inbox| inbox.cancel());
         if let Some(exchange) = &self.exchange {
             exchange.close();
         }

@@ -7,7 +7,7 @@
 mod hand_over;
 mod wiring;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -86,6 +86,8 @@ pub struct Attempt {
     running: bool,
     hand_over: Option<Arc<HandOver>>,
     handed_at: Option<CheckpointId>,
+    /// Subtasks that left, and still answer.
+    left: BTreeSet<SubtaskIdx>,
     /// Batches sent elsewhere and not taken there: edge, sender, receiver.
     unpaid: BTreeMap<(usize, SubtaskIdx, SubtaskIdx), usize>,
     /// On their way to other task managers.
@@ -165,6 +167,7 @@ impl Attempt {
             running: false,
             hand_over: None,
             handed_at: None,
+            left: BTreeSet::new(),
             unpaid: BTreeMap::new(),
             frames: Vec::new(),
         }
@@ -284,8 +287,10 @@ impl Attempt {
 
     /// Says something to every source task.
     pub fn tell_sources(&mut self, control: &Control) {
-        let sources = self.tasks.values_mut().filter(|task| task.is_source());
-        sources.for_each(|task| task.control.push_back(control.clone()));
+        let reads = |id: &TaskId| !self.left.contains(&id.subtask);
+        let tasks = self.tasks.iter_mut().filter(|(id, _)| reads(id));
+        let sources = tasks.filter(|(_, task)| task.is_source());
+        sources.for_each(|(_, task)| task.control.push_back(control.clone()));
     }
 
     /// Says something to every task.
@@ -293,6 +298,18 @@ impl Attempt {
         self.tasks
             .values_mut()
             .for_each(|task| task.control.push_back(control.clone()));
+    }
+
+    /// Whether some subtask's work is another's, and all of its tasks know.
+    pub fn has_left(&self) -> bool {
+        let leaving = self.hand_over.iter().flat_map(|it| &it.leaving);
+        let mut theirs = leaving.filter_map(|subtask| {
+            let tasks = self.tasks.iter();
+            let mut theirs = tasks.filter(|(id, _)| id.subtask == *subtask).peekable();
+            theirs.peek()?;
+            Some(theirs.all(|(_, task)| task.core.has_left()))
+        });
+        theirs.any(|has_left| has_left)
     }
 
     /// Takes a barrier that the coordinator just asked for away from one source.
@@ -310,7 +327,13 @@ impl Attempt {
     }
 
     /// One task does one small thing, or its uploader does.
-    pub fn step(&mut self, rng: &mut Rng, now_ms: u64, calm: bool, site: &mut Site<'_>) -> Outcome {
+    /// With `holds` their threads stand still, and only uploads go on.
+    pub fn step(
+        &mut self,
+        rng: &mut Rng,
+        (now_ms, calm, holds): (u64, bool, bool),
+        site: &mut Site<'_>,
+    ) -> Outcome {
         let ids: Vec<TaskId> = self.tasks.keys().copied().collect();
         let Some(id) = ids.get(rng.pick(ids.len())).copied() else {
             return Vec::new();
@@ -340,7 +363,7 @@ impl Attempt {
                 &self.staged,
             )];
         }
-        if !self.running {
+        if !self.running || holds {
             return Vec::new();
         }
         if let Err(error) = task.step(rng, now_ms, room) {

@@ -77,6 +77,8 @@ pub struct TaskManager {
     publishing: VecDeque<Publishing>,
     /// It publishes nothing now.
     pub holds_publishes: bool,
+    /// Its tasks' threads stand still now; commands and uploads go on.
+    pub holds_tasks: bool,
     /// The coordinator it has a session with.
     pub session: Option<u64>,
     /// Sent to it before its last session broke, and not read yet.
@@ -108,6 +110,7 @@ impl TaskManager {
             attempt: None,
             publishing: VecDeque::new(),
             holds_publishes: false,
+            holds_tasks: false,
             session: None,
             mail: VecDeque::new(),
             asleep_until: 0,
@@ -248,6 +251,11 @@ impl TaskManager {
         }
     }
 
+    /// Whether a subtask has left it (K3).
+    pub fn has_left(&self) -> bool {
+        self.attempt.as_ref().is_some_and(Attempt::has_left)
+    }
+
     /// Whether rows of it are in a transaction without their marker.
     pub fn has_sent(&self) -> bool {
         let mut publishing = self.publishing.iter();
@@ -319,9 +327,10 @@ impl TaskManager {
         if !self.publishing.is_empty() && !self.holds_publishes && rng.one_in(6) {
             return self.publish_one(rng, outside, calm);
         }
+        let holds = self.holds_tasks;
         let outcome = self.with_site(outside, |attempt, site| {
             let attempt = attempt.as_mut();
-            attempt.map(|attempt| attempt.step(rng, now_ms, calm, site))
+            attempt.map(|attempt| attempt.step(rng, (now_ms, calm, holds), site))
         });
         self.say(outcome.unwrap_or_default());
     }

@@ -184,6 +184,36 @@ fn order_to_scale_is_a_hand_over_up_and_down_k3() {
     }
 }
 
+/// A task that leaves has acknowledged the barrier, and is slow to answer those who join it behind that:
+/// they know how far its groups are only from it (T6).
+#[test]
+fn slow_task_that_leaves_keeps_nobody_waiting_k3_t6() {
+    for seed in 0..20 {
+        let (mut world, _) = quiet(seed, "tumbling", &[1, 1, 1]);
+        let coordinator = running(&mut world, 3);
+        world.scale_to(coordinator, 2);
+        let has_left = |world: &World<'_>| {
+            let all = world.task_managers.iter();
+            all.filter(|it| it.has_left()).map(|it| it.id.nonce).next()
+        };
+        world.until("a subtask that left", |world| {
+            world.is_done() || has_left(world).is_some()
+        });
+        let left = has_left(&world);
+        let hold = |world: &mut World<'_>, holds: bool| {
+            let mut all = world.task_managers.iter_mut();
+            let found = all.find(|it| Some(it.id.nonce) == left);
+            found.into_iter().for_each(|it| it.holds_tasks = holds);
+        };
+        hold(&mut world, true);
+        for _ in 0..1_000 {
+            world.step();
+        }
+        hold(&mut world, false);
+        world.finish_quietly();
+    }
+}
+
 /// Who dies.
 #[derive(Clone, Copy, Debug)]
 enum Victim {

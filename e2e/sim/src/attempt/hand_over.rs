@@ -147,17 +147,22 @@ impl Attempt {
         events
     }
 
-    /// A checkpoint is committed; if it is that of the hand-over, the attempt is what that says.
+    /// A checkpoint is committed; if it is that of the hand-over, the attempt is what that says. Tasks
+    /// that left go on answering until the next one.
     pub fn on_committed(&mut self, id: CheckpointId) {
+        if self.handed_at.is_some_and(|handed_at| handed_at < id) {
+            let left = std::mem::take(&mut self.left);
+            self.forget(&left);
+            self.unpaid
+                .retain(|(_, _, receiver), _| !left.contains(receiver));
+        }
         if self.handed_at != Some(id) {
             return;
         }
         let Some(hand_over) = self.hand_over.take() else {
             return;
         };
-        self.forget(&hand_over.leaving);
-        let gone = |receiver: &SubtaskIdx| hand_over.leaving.contains(receiver);
-        self.unpaid.retain(|(_, _, receiver), _| !gone(receiver));
+        self.left.clone_from(&hand_over.leaving);
         self.deployment = hand_over.deployment.clone();
         self.outbox.settle(&self.deployment.subtasks());
     }
