@@ -350,9 +350,9 @@ impl TaskManager {
             return;
         };
         let published = if outside.is_topic(&publishing.slot.sink) {
-            publishing.to_topic(&self.store, outside)
+            publishing.send(&self.store, outside)
         } else {
-            publishing.to_files(rng, outside, calm)
+            publishing.rename(rng, outside, calm)
         };
         if published == Ok(false) {
             return; // there is more to do
@@ -382,7 +382,7 @@ impl TaskManager {
 
 impl Publishing {
     /// By renames, all of them or some.
-    fn to_files(&self, rng: &mut Rng, outside: &mut Outside, calm: bool) -> Result<bool, Trouble> {
+    fn rename(&self, rng: &mut Rng, outside: &mut Outside, calm: bool) -> Result<bool, Trouble> {
         let (slot, interval) = (&self.slot, &self.interval);
         let objects_n = interval.objects.len();
         if !calm && rng.one_in(6) {
@@ -394,7 +394,7 @@ impl Publishing {
     }
 
     /// One call to the broker.
-    fn to_topic(&mut self, store: &MemoryStore, outside: &mut Outside) -> Result<bool, Trouble> {
+    fn send(&mut self, store: &MemoryStore, outside: &mut Outside) -> Result<bool, Trouble> {
         let Some(broker) = &mut outside.broker else {
             return Ok(true);
         };
