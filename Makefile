@@ -41,7 +41,7 @@ KILLS ?= 200
 WITH_SERVICES := e2e/services/with kafka s3 --
 
 .PHONY: services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
-  process kills kills-kafka network plant fuzz-short flights demo demo-kafka bench bench-kafka limits micro clean
+  process kills kills-kafka network plant plant-protocol fuzz-short flights demo demo-kafka bench bench-kafka limits micro clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -116,6 +116,9 @@ network: build ## partitions, loss and slow links in network namespaces; needs r
 
 plant: setup ## plant ten bugs one by one and show which test catches each: bench/results/
 	e2e/plant/run
+
+plant-protocol: setup ## fifteen bugs of the several-machines protocol, likewise; two need a real Kafka
+	e2e/plant/run --protocol
 
 fuzz-short: setup ## every fuzz target for a moment; longer: make fuzz-short FUZZ_SECONDS=600
 	export FUZZ_SECONDS=$${FUZZ_SECONDS:-10}; $(call cargo_test,--profile fuzz -E 'test(/\bfuzz_/)')

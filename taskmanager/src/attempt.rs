@@ -21,6 +21,7 @@ use streamforge_core::job_graph::{Operator, OperatorKind};
 use streamforge_core::manifest::SplitState;
 use streamforge_core::messages::{Deployment, Event, HandOver, Progress, RunningAttempt, Stamp};
 use streamforge_engine::error::Recovery;
+use streamforge_engine::outbox::Outbox;
 use streamforge_engine::staged::Staged;
 use tokio::sync::mpsc;
 
@@ -33,7 +34,6 @@ use crate::progress::{Local, TaskProgress, Times, combine, combine_local};
 use crate::task::TaskShell;
 use crate::upload::{failed, with_causes};
 use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
-use outbox::Outbox;
 
 pub use hand_over::Opened;
 pub use publishing::Publishing;
@@ -131,6 +131,8 @@ pub struct Attempt {
     hand_over: Option<Arc<HandOver>>,
     /// The checkpoint whose barrier that one came with.
     handed_at: Option<CheckpointId>,
+    /// Of tasks that left, and still answer.
+    left: Vec<Arc<Inbox>>,
     /// Tasks that left, for what they counted.
     departed: Vec<Arc<TaskProgress>>,
 }
@@ -167,7 +169,7 @@ impl Attempt {
         deployment: Deployment,
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Prepared, Error> {
-        let (outbox, events) = Outbox::begin(&stamp, to_coordinator);
+        let (outbox, events) = outbox::begin(&stamp, to_coordinator);
         let ids = task_ids(&deployment, &deployment.subtasks_of(&context.me));
         let inbox = |id: &TaskId| {
             let channels_n = task_plan(&deployment, *id).channels().len();
@@ -247,6 +249,7 @@ impl Attempt {
             budget: idle.budget,
             hand_over: None,
             handed_at: None,
+            left: Vec::new(),
             departed: Vec::new(),
         }
     }
@@ -350,7 +353,8 @@ impl Attempt {
 
     /// Ends all tasks and waits for their threads.
     pub async fn end(self) {
-        self.inboxes.values().for_each(|inbox| inbox.cancel());
+        let inboxes = self.inboxes.values().chain(&self.left);
+        inboxes.for_each(|inbox| inbox.cancel());
         if let Some(exchange) = &self.exchange {
             exchange.close();
         }

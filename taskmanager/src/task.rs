@@ -251,10 +251,7 @@ impl TaskShell {
             } => {
                 self.core.on_answer(edge, receiver, watermark)?;
             }
-            Control::Checkpoint(barrier) => {
-                self.core.on_checkpoint(barrier)?;
-                self.reading &= barrier.kind != CheckpointKind::Stop;
-            }
+            Control::Checkpoint(barrier) => self.core.on_checkpoint(barrier)?,
             Control::Prepare(widening) => self.prepare(&widening),
             Control::Withdraw => self.core.withdraw(),
             Control::Receive(receipt) => return self.receive(&receipt),
@@ -348,7 +345,8 @@ impl TaskShell {
             self.on_event(operator, event, waiting)?;
             return Ok(Flow::GoOn);
         }
-        let source = self.reader.as_mut().filter(|_| self.reading);
+        let reads = self.reading && self.core.reads();
+        let source = self.reader.as_mut().filter(|_| reads);
         let opened = source.and_then(|it| {
             let reader = it.reader.as_mut()?;
             Some((it.operator, reader, &mut it.pace))

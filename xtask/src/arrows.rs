@@ -82,6 +82,7 @@ const OURS: &[(&str, &[&str])] = &[
             "host",
             "engine",
             "state",
+            "connectors",
         ],
     ),
     // Starts the binary as a process and sees only what a user sees.

@@ -1,36 +1,45 @@
-//! One attempt of a job in a task manager: its tasks, and what is between them.
+//! What one task manager runs of an attempt of the job: some of its tasks, and what is between them.
 //!
-//! Owns: loading tasks, delivering elements, performing effects and uploads, in the order of
-//! `taskmanager/src/{attempt,task,upload}.rs`. Start at: [`Attempt::prepare`], [`Attempt::step`].
+//! Owns: loading tasks, delivering elements, performing effects, in the order of
+//! `taskmanager/src/{attempt,task}.rs`. What goes to tasks elsewhere leaves as frames of [`crate::net`].
+//! Start at: [`Attempt::prepare`], [`Attempt::step`]; hand-overs are in `attempt/hand_over.rs`.
 
-use std::collections::BTreeMap;
+mod hand_over;
+mod wiring;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
 use streamforge_core::event_time::Watermark;
-use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx, TaskId};
-use streamforge_core::job_graph::OperatorKind;
-use streamforge_core::manifest::{PartRef, SplitProgress, SplitState};
-use streamforge_core::messages::{Deployment, Event, Stamp, TaskSnapshot};
-use streamforge_core::object_key::{LATE, PARTS, Writer as ObjectWriter};
+use streamforge_core::ids::{
+    CheckpointId, Generation, OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId,
+};
+use streamforge_core::job_graph::{Operator, OperatorKind};
+use streamforge_core::manifest::{SplitProgress, SplitState, StagedInterval};
+use streamforge_core::messages::{
+    Deployment, Event, HandOver, RunningAttempt, Stamp, TaskManagerId,
+};
+use streamforge_core::object_key::Writer as ObjectWriter;
 use streamforge_engine::error::{Error, Recovery};
+use streamforge_engine::outbox::Outbox;
+use streamforge_engine::sink::SlotTakeOver;
 use streamforge_engine::staged::Staged;
-use streamforge_engine::state::StatePart;
-use streamforge_engine::task::{Channel, Effect, Element, TaskCore, TaskPlan};
-use streamforge_state::late_log::encode_late_log;
-use streamforge_state::part::encode_part;
+use streamforge_engine::task::{Channel, Effect, TaskCore, TaskPlan};
 use streamforge_state::restore::{Parts, load_operator};
-use streamforge_store::{Condition, MemoryStore, Put};
+use streamforge_store::MemoryStore;
 
 use crate::job::Input;
+use crate::net::{What, Wire};
 use crate::operators::build;
 use crate::outside::Outside;
+use crate::publish::{KafkaSlots, Trouble};
 use crate::rng::Rng;
-use crate::task::{Control, Reader, Task, Upload, Writer};
+use crate::task::{Control, Reader, Task, Writer};
+use crate::upload::upload;
 
-/// Batches that a reader's receivers may be behind.
+/// Batches that a sender of rows may be ahead of a receiver.
 const LANE_BATCHES_MAX: usize = 4;
 
 /// Snapshots that wait for a task's uploader; with more the task waits.
@@ -42,15 +51,47 @@ pub type Outcome = Vec<Event>;
 /// Splits of each source.
 pub type Splits = BTreeMap<OperatorUid, Vec<SplitState>>;
 
+/// Source -> subtask -> splits, as a start says it.
+pub type Dealt = BTreeMap<OperatorUid, BTreeMap<SubtaskIdx, Vec<SplitState>>>;
+
+/// Where an attempt runs.
+pub struct Site<'a> {
+    /// Which task manager.
+    pub me: &'a TaskManagerId,
+    /// Its client of the store.
+    pub store: &'a MemoryStore,
+    /// What there is to be read.
+    pub input: &'a Arc<Input>,
+    /// Sources pause and may be idle.
+    pub unbounded: bool,
+    /// Where sinks write.
+    pub outside: &'a mut Outside,
+}
+
 /// See the module.
 pub struct Attempt {
-    /// Which.
-    pub stamp: Stamp,
+    me: TaskManagerId,
+    /// What it says, and what of it must be known later.
+    pub outbox: Outbox,
+    /// Under which it was prepared here; for names of objects.
+    born: Stamp,
     deployment: Deployment,
     tasks: BTreeMap<TaskId, Task>,
+    /// Who runs which subtask, those included that left or did not come.
+    places: BTreeMap<SubtaskIdx, TaskManagerId>,
     /// Staged and not known as published.
     pub staged: Arc<Staged>,
+    /// Publishes the slots whose rows go to a topic.
+    pub topic: Arc<Mutex<KafkaSlots>>,
     running: bool,
+    hand_over: Option<Arc<HandOver>>,
+    handed_at: Option<CheckpointId>,
+    /// Subtasks that left, and still answer.
+    left: BTreeSet<SubtaskIdx>,
+    /// Batches sent elsewhere and not taken there: edge, sender, receiver.
+    unpaid: BTreeMap<(usize, SubtaskIdx, SubtaskIdx), usize>,
+    /// On their way to other task managers.
+    pub frames: Vec<(Wire, What)>,
 }
 
 /// The memory store's futures are ready at once.
@@ -61,9 +102,12 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn loads(source: &streamforge_state::Error) -> (String, bool) {
-    let retry = matches!(source, streamforge_state::Error::Store { .. });
-    (format!("restore: {source}"), retry)
+fn loads(source: &streamforge_state::Error) -> Trouble {
+    let cause = format!("restore: {source}");
+    match source {
+        streamforge_state::Error::Store { .. } => Trouble::Again(cause),
+        _ => Trouble::Refused(cause),
+    }
 }
 
 fn failed(task: TaskId, error: &Error) -> Event {
@@ -75,104 +119,197 @@ fn failed(task: TaskId, error: &Error) -> Event {
     }
 }
 
+fn operators_of(deployment: &Deployment, stage: StageIdx) -> &[Operator] {
+    let stage = deployment.graph.stages.get(stage.0 as usize);
+    stage
+        .map(|stage| stage.operators.as_slice())
+        .unwrap_or_default()
+}
+
 impl Attempt {
-    /// Builds every task and loads its state; reads nothing. An error says whether another attempt
-    /// may do better.
+    /// Builds every task that runs here and loads its state; reads nothing.
     pub fn prepare(
-        stamp: Stamp,
+        site: &mut Site<'_>,
+        stamp: &Stamp,
         deployment: Deployment,
-        store: &MemoryStore,
-        input: &Arc<Input>,
-        unbounded: bool,
-    ) -> Result<(Self, Splits), (String, bool)> {
-        let staged = Arc::new(Staged::default());
-        let mut tasks = BTreeMap::new();
-        for id in deployment.graph.tasks(deployment.parallelism) {
-            let task = load_task(id, &stamp, &deployment, store, input, unbounded)?;
-            let slots = task
-                .writers
-                .values()
-                .map(|writer| writer.slot.clone())
-                .collect();
-            staged.register(id, slots);
-            tasks.insert(id, task);
+    ) -> Result<(Self, Splits), Trouble> {
+        let mut attempt = Self::idle(site.me, stamp, deployment);
+        let deployment = &attempt.deployment;
+        let is_first = deployment.is_first(site.me);
+        let splits = if deployment.restore.is_none() && is_first {
+            list_splits(site.input)
+        } else {
+            Splits::new()
+        };
+        attempt.open_publishers(site, is_first)?;
+        let subtasks = attempt.deployment.subtasks_of(site.me);
+        let ids: Vec<TaskId> = attempt.deployment.graph.tasks_of(subtasks).collect();
+        for id in ids {
+            let task = attempt.load_task(site, id)?;
+            attempt.add_task(id, task);
         }
-        let mut splits = Splits::new();
-        if deployment.restore.is_none() {
-            for it in &input.splits {
-                splits
-                    .entry(it.source.clone())
-                    .or_default()
-                    .push(SplitState {
-                        split: it.split.clone(),
-                        progress: SplitProgress::At("0".to_owned()),
-                        watermark: Watermark::NONE,
-                        description: String::new(),
-                        weight: it.records.len() as u64,
-                    });
+        Ok((attempt, splits))
+    }
+
+    /// An attempt without a task here.
+    fn idle(me: &TaskManagerId, stamp: &Stamp, deployment: Deployment) -> Self {
+        let places = deployment.placement.iter();
+        let places = places.map(|(idx, place)| (*idx, place.task_manager.clone()));
+        Self {
+            me: me.clone(),
+            outbox: Outbox::new(stamp.clone()),
+            born: stamp.clone(),
+            places: places.collect(),
+            deployment,
+            tasks: BTreeMap::new(),
+            staged: Arc::new(Staged::default()),
+            topic: Arc::new(Mutex::new(KafkaSlots::new(stamp))),
+            running: false,
+            hand_over: None,
+            handed_at: None,
+            left: BTreeSet::new(),
+            unpaid: BTreeMap::new(),
+            frames: Vec::new(),
+        }
+    }
+
+    /// X4: every listed slot has an owner; what nobody lists is removed by the first one.
+    fn open_publishers(&self, site: &mut Site<'_>, is_first: bool) -> Result<(), Trouble> {
+        let Deployment { graph, restore, .. } = &self.deployment;
+        let sinks = graph.operators();
+        for (_, sink) in sinks.filter(|(_, it)| matches!(it.kind, OperatorKind::Sink(_))) {
+            let slots = restore.iter().flat_map(|manifest| &manifest.staged);
+            let listed: Vec<StagedInterval> = slots
+                .filter(|slot| slot.slot.sink == sink.uid)
+                .flat_map(|slot| slot.intervals.iter().cloned())
+                .collect();
+            if is_first {
+                let ours = (self.born.generation, self.born.epoch);
+                site.outside.discard_unlisted(&sink.uid, &listed, ours);
+            }
+            let slots = SlotTakeOver::of(&self.deployment, site.me, &sink.uid);
+            self.take_over(site, &sink.uid, &slots)?;
+            for wanted in slots {
+                self.staged.inherit(wanted.slot, wanted.listed);
             }
         }
-        Ok((
-            Self {
-                stamp,
-                deployment,
-                tasks,
-                staged,
-                running: false,
-            },
-            splits,
-        ))
+        Ok(())
+    }
+
+    /// Fences whoever published these slots before (X2); files need no fence.
+    fn take_over(
+        &self,
+        site: &mut Site<'_>,
+        sink: &OperatorUid,
+        slots: &[SlotTakeOver],
+    ) -> Result<(), Trouble> {
+        let is_topic = site.outside.is_topic(sink);
+        let Some(broker) = site.outside.broker.as_mut().filter(|_| is_topic) else {
+            return Ok(());
+        };
+        let topic = self.topic.lock();
+        topic
+            .unwrap_or_else(PoisonError::into_inner)
+            .take_over(broker, slots)
+    }
+
+    fn add_task(&mut self, id: TaskId, task: Task) {
+        let writers = task.writers.values();
+        let slots = writers.map(|writer| writer.slot.clone()).collect();
+        self.staged.register(id, slots);
+        self.tasks.insert(id, task);
     }
 
     /// Gives readers their splits and begins.
-    pub fn start(
-        &mut self,
-        splits: BTreeMap<OperatorUid, BTreeMap<SubtaskIdx, Vec<SplitState>>>,
-        outside: &mut Outside,
-    ) -> Outcome {
+    pub fn start(&mut self, splits: &Dealt, outside: &mut Outside) -> Outcome {
+        if std::mem::replace(&mut self.running, true) {
+            return Vec::new();
+        }
         let mut events = Vec::new();
         let ids: Vec<TaskId> = self.tasks.keys().copied().collect();
         for id in ids {
-            let uid = self.source_of(id);
             let Some(task) = self.tasks.get_mut(&id) else {
                 continue;
             };
-            if let (Some(reader), Some(uid)) = (&mut task.reader, uid) {
-                let mine = splits.get(&uid).and_then(|by| by.get(&id.subtask));
+            if let (Some(reader), Some(uid)) = (&mut task.reader, &task.source) {
+                let mine = splits.get(uid).and_then(|by| by.get(&id.subtask));
                 let mine = mine.cloned().unwrap_or_default();
                 task.core.add_splits(reader.operator, mine.clone());
-                reader.assign(mine);
+                reader.open(mine);
             }
-            if let Err(error) = task.core.start() {
-                task.dead = true;
-                events.push(failed(id, &error));
-            }
-            events.extend(self.perform(id, outside));
+            events.extend(self.begin(id, outside));
         }
-        self.running = true;
         events
     }
 
-    fn source_of(&self, id: TaskId) -> Option<OperatorUid> {
-        let stage = self.deployment.graph.stages.get(id.stage.0 as usize)?;
-        let source = stage
-            .operators
-            .iter()
-            .find(|it| matches!(it.kind, OperatorKind::Source(_)))?;
-        Some(source.uid.clone())
+    /// A task's first moment.
+    fn begin(&mut self, id: TaskId, outside: &mut Outside) -> Outcome {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return Vec::new();
+        };
+        if let Err(error) = task.core.start() {
+            task.dead = true;
+            return vec![failed(id, &error)];
+        }
+        self.perform(id, outside)
+    }
+
+    /// By whose command it runs.
+    pub fn stamp(&self) -> Stamp {
+        self.outbox.stamp()
+    }
+
+    /// How its channels are named.
+    pub fn born(&self) -> (streamforge_core::ids::Epoch, Generation) {
+        let generation = match self.deployment.born {
+            Generation::ZERO => self.born.generation,
+            born => born,
+        };
+        (self.born.epoch, generation)
+    }
+
+    /// What a coordinator that comes later must know of it (F1).
+    pub fn running(&self) -> RunningAttempt {
+        RunningAttempt {
+            stamp: self.outbox.stamp(),
+            deployment: self.deployment.clone(),
+            started: self.running,
+            ended: self.outbox.ended(),
+            failed: self.outbox.failed(),
+            prepared: self.hand_over.as_ref().map(|it| Box::new((**it).clone())),
+        }
+    }
+
+    /// The subtasks that run here.
+    pub fn subtasks(&self) -> impl Iterator<Item = SubtaskIdx> {
+        self.tasks.keys().map(|id| id.subtask)
     }
 
     /// Says something to every source task.
-    pub fn tell_sources(&mut self, control: Control) {
-        let sources = self.tasks.values_mut().filter(|task| task.is_source());
-        sources.for_each(|task| task.control.push_back(control));
+    pub fn tell_sources(&mut self, control: &Control) {
+        let reads = |id: &TaskId| !self.left.contains(&id.subtask);
+        let tasks = self.tasks.iter_mut().filter(|(id, _)| reads(id));
+        let sources = tasks.filter(|(_, task)| task.is_source());
+        sources.for_each(|(_, task)| task.control.push_back(control.clone()));
     }
 
     /// Says something to every task.
-    pub fn tell_all(&mut self, control: Control) {
+    pub fn tell_all(&mut self, control: &Control) {
         self.tasks
             .values_mut()
-            .for_each(|task| task.control.push_back(control));
+            .for_each(|task| task.control.push_back(control.clone()));
+    }
+
+    /// Whether some subtask's work is another's, and all of its tasks know.
+    pub fn has_left(&self) -> bool {
+        let leaving = self.hand_over.iter().flat_map(|it| &it.leaving);
+        let mut theirs = leaving.filter_map(|subtask| {
+            let tasks = self.tasks.iter();
+            let mut theirs = tasks.filter(|(id, _)| id.subtask == *subtask).peekable();
+            theirs.peek()?;
+            Some(theirs.all(|(_, task)| task.core.has_left()))
+        });
+        theirs.any(|has_left| has_left)
     }
 
     /// Takes a barrier that the coordinator just asked for away from one source.
@@ -190,13 +327,12 @@ impl Attempt {
     }
 
     /// One task does one small thing, or its uploader does.
+    /// With `holds` their threads stand still, and only uploads go on.
     pub fn step(
         &mut self,
         rng: &mut Rng,
-        now_ms: u64,
-        store: &MemoryStore,
-        outside: &mut Outside,
-        calm: bool,
+        (now_ms, calm, holds): (u64, bool, bool),
+        site: &mut Site<'_>,
     ) -> Outcome {
         let ids: Vec<TaskId> = self.tasks.keys().copied().collect();
         let Some(id) = ids.get(rng.pick(ids.len())).copied() else {
@@ -209,7 +345,7 @@ impl Attempt {
         if task.dead {
             return Vec::new();
         }
-        if !calm && rng.one_in(4_000) {
+        if !calm && rng.one_in(8_000) {
             task.dead = true;
             let cause = "a bug".to_owned();
             return vec![Event::Failed {
@@ -220,33 +356,53 @@ impl Attempt {
         }
         let blocked = task.uploads.len() >= UPLOADS_MAX;
         if !task.uploads.is_empty() && (blocked || rng.one_in(8)) {
-            return vec![upload(task, &self.stamp, store, &self.staged)];
+            return vec![upload(
+                task,
+                &self.born,
+                (site.store, &mut site.outside.book),
+                &self.staged,
+            )];
         }
-        if !self.running {
+        if !self.running || holds {
             return Vec::new();
         }
         if let Err(error) = task.step(rng, now_ms, room) {
             task.dead = true;
             return vec![failed(id, &error)];
         }
-        self.perform(id, outside)
+        let taken = std::mem::take(&mut task.taken);
+        let received = std::mem::take(&mut task.received);
+        for channel in taken {
+            self.pay(id, channel);
+        }
+        let mut events = self.perform(id, site.outside);
+        events.extend(
+            received
+                .into_iter()
+                .map(|of| Event::Received { task: id, id: of }),
+        );
+        events
     }
 
     /// Whether a reader may go on: none of its receivers is far behind.
     fn has_room(&self, id: TaskId) -> bool {
-        let edges = self.deployment.graph.edges.iter();
-        let receivers = edges
-            .filter(|edge| edge.from_stage == id.stage)
-            .map(|edge| edge.to_stage);
-        let mut queues = receivers
-            .flat_map(|stage| self.tasks.iter().filter(move |(to, _)| to.stage == stage))
-            .flat_map(|(_, task)| &task.queues);
-        queues.all(|queue| {
-            queue
+        let edges = self.deployment.graph.edges.iter().enumerate();
+        let mut edges = edges.filter(|(_, edge)| edge.from_stage == id.stage);
+        edges.all(|(idx, edge)| {
+            let channel = Channel {
+                edge: idx,
+                sender: id.subtask,
+            };
+            let here = self
+                .tasks
                 .iter()
-                .filter(|it| matches!(it, Element::Batch(_)))
-                .count()
-                < LANE_BATCHES_MAX
+                .filter(|(to, _)| to.stage == edge.to_stage);
+            let mut here = here.map(|(_, task)| task.batches_n(channel));
+            let elsewhere = self.unpaid.iter();
+            let mut elsewhere = elsewhere
+                .filter(|((edge, sender, _), _)| *edge == idx && *sender == id.subtask)
+                .map(|(_, n)| *n);
+            here.all(|n| n < LANE_BATCHES_MAX) && elsewhere.all(|n| n < LANE_BATCHES_MAX)
         })
     }
 
@@ -258,7 +414,7 @@ impl Attempt {
                 return events;
             };
             let effects = task.core.take_effects();
-            if effects.is_empty() {
+            if effects.is_empty() || task.dead {
                 return events;
             }
             for effect in effects {
@@ -275,37 +431,17 @@ impl Attempt {
         events: &mut Outcome,
     ) {
         match effect {
-            Effect::Send { edge, to, element } => self.send(id, edge, to, element),
-            Effect::Answer {
-                channel: Channel { edge, sender },
-                watermark,
-            } => {
-                let Some(spec) = self.deployment.graph.edges.get(edge) else {
-                    return;
-                };
-                let sender = TaskId {
-                    stage: spec.from_stage,
-                    subtask: sender,
-                };
-                if let Some(sender) = self.tasks.get_mut(&sender) {
-                    let receiver = id.subtask;
-                    sender.control.push_back(Control::Answer {
-                        edge,
-                        receiver,
-                        watermark,
-                    });
-                }
-            }
-            Effect::Write { operator, batch } => {
-                if let Some(task) = self.tasks.get_mut(&id) {
-                    task.write(operator, &batch, outside);
-                }
-            }
-            Effect::Snapshot(snapshot) => {
-                if let Some(task) = self.tasks.get_mut(&id) {
-                    task.snapshot(*snapshot, outside);
-                }
-            }
+            Effect::Send { edge, to, element } => return self.send(id, edge, to, element),
+            Effect::Answer { channel, watermark } => return self.answer(id, channel, watermark),
+            _ => {}
+        }
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        match effect {
+            Effect::Send { .. } | Effect::Answer { .. } => {}
+            Effect::Write { operator, batch } => task.write(operator, &batch, outside),
+            Effect::Snapshot(snapshot) => task.snapshot(*snapshot, outside),
             Effect::Declined {
                 id: checkpoint,
                 reason,
@@ -316,219 +452,116 @@ impl Attempt {
                     reason,
                 });
             }
-            // In a simulation nobody hands anything over.
-            Effect::Release | Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {}
+            Effect::Release => {
+                if let Err(error) = task.core.release() {
+                    task.dead = true;
+                    events.push(failed(id, &error));
+                }
+            }
+            Effect::Reopen { splits } => {
+                if let Some(reader) = &mut task.reader {
+                    reader.open(splits);
+                }
+            }
+            Effect::CloseReader => {
+                if let Some(reader) = &mut task.reader {
+                    reader.close();
+                }
+            }
+            Effect::Left => task.leave(),
             Effect::Ended => events.push(Event::Ended { task: id }),
         }
     }
 
-    fn send(&mut self, from: TaskId, edge: usize, to: SubtaskIdx, element: Element) {
-        let Some(spec) = self.deployment.graph.edges.get(edge) else {
-            return;
+    fn core(&self, id: TaskId) -> TaskCore {
+        let Deployment {
+            graph, assignment, ..
+        } = self.deployment_of(id.subtask);
+        let plan = TaskPlan {
+            graph,
+            id,
+            subtasks: self
+                .deployment_of(id.subtask)
+                .placement
+                .keys()
+                .copied()
+                .collect(),
+            assignment,
         };
-        let receiver = TaskId {
-            stage: spec.to_stage,
-            subtask: to,
-        };
-        let Some(receiver) = self.tasks.get_mut(&receiver) else {
-            return;
-        };
-        let channel = Channel {
-            edge,
-            sender: from.subtask,
-        };
-        let at = receiver.core.channels().position(|other| other == channel);
-        let queue = at.and_then(|at| receiver.queues.get_mut(at));
-        queue
-            .expect("every edge has its channels")
-            .push_back(element);
+        let specs = operators_of(&self.deployment, id.stage).iter();
+        let chained = specs
+            .map(|operator| build(graph, id.stage, operator).expect("the shapes' plans compile"));
+        TaskCore::new(&plan, chained.collect())
     }
-}
 
-fn load_task(
-    id: TaskId,
-    stamp: &Stamp,
-    deployment: &Deployment,
-    store: &MemoryStore,
-    input: &Arc<Input>,
-    unbounded: bool,
-) -> Result<Task, (String, bool)> {
-    let Deployment {
-        graph,
-        parallelism,
-        assignment,
-        restore,
-        first_id,
-        ..
-    } = deployment;
-    let plan = TaskPlan {
-        graph,
-        id,
-        subtasks: (0..*parallelism).map(SubtaskIdx).collect(),
-        assignment,
-    };
-    let stage = graph.stages.get(id.stage.0 as usize);
-    let specs = stage
-        .map(|stage| stage.operators.as_slice())
-        .unwrap_or_default();
-    let chained = specs
-        .iter()
-        .map(|operator| build(graph, id.stage, operator).expect("the shapes' plans compile"));
-    let mut core = TaskCore::new(&plan, chained.collect());
-    let (mut reader, mut writers) = (None, BTreeMap::new());
-    for (idx, operator) in specs.iter().enumerate() {
-        if let Some((manifest, state)) = restore
-            .as_ref()
-            .and_then(|manifest| Some((manifest, manifest.operators.get(&operator.uid)?)))
-        {
+    fn load_task(&self, site: &Site<'_>, id: TaskId) -> Result<Task, Trouble> {
+        let mut core = self.core(id);
+        let Deployment {
+            assignment,
+            restore,
+            ..
+        } = &self.deployment;
+        for (idx, operator) in operators_of(&self.deployment, id.stage).iter().enumerate() {
+            let Some(manifest) = restore else { continue };
+            let Some(state) = manifest.operators.get(&operator.uid) else {
+                continue;
+            };
             let state = now(load_operator(
-                Parts::stored(store),
+                Parts::stored(site.store),
                 manifest,
                 state,
                 id,
                 assignment,
             ));
             let state = state.map_err(|error| loads(&error))?;
+            let groups = assignment.groups_of(id.subtask).into_iter().collect();
+            let book = &site.outside.book;
+            book.check(manifest, &operator.uid, &groups, &state);
             core.restore(idx, state)
-                .map_err(|error| (error.to_string(), false))?;
+                .map_err(|error| Trouble::Refused(error.to_string()))?;
         }
-        match &operator.kind {
-            OperatorKind::Source(_) => {
-                reader = Some(Reader::new(idx, &operator.output, input, unbounded));
-            }
-            OperatorKind::Sink(_) => {
-                let slot = SlotId {
-                    sink: operator.uid.clone(),
-                    slot: id.subtask.0,
-                };
-                let Stamp {
-                    generation, epoch, ..
-                } = *stamp;
-                let names = ObjectWriter {
-                    generation,
-                    epoch,
-                    checkpoint: *first_id,
-                };
-                writers.insert(idx, Writer::new(slot, names, id));
-            }
-            _ => {}
-        }
+        Ok(self.shell(site, id, core))
     }
-    Ok(Task::new(core, reader, writers))
-}
 
-/// The uploader works off the oldest snapshot.
-fn upload(task: &mut Task, stamp: &Stamp, store: &MemoryStore, staged: &Staged) -> Event {
-    let (id, upload) = (task.core.id(), task.uploads.pop_front());
-    let Upload {
-        snapshot,
-        staged: intervals,
-    } = upload.expect("the caller saw one");
-    let checkpoint = snapshot.barrier.id;
-    // Staged output is remembered first: even if this checkpoint fails, the next one carries it
-    // under the id of the barrier that closed it (C3).
-    for (slot, interval) in intervals {
-        staged.add(slot, interval);
-    }
-    let mut uploader = Uploader { task, stamp, store };
-    let stored = uploader.store_all(snapshot.late_log, snapshot.operators, checkpoint);
-    match stored {
-        Err(reason) => Event::Declined {
-            task: id,
-            id: checkpoint,
-            reason,
-        },
-        Ok(operators) => Event::Ack(Box::new(TaskSnapshot {
-            task: id,
-            id: checkpoint,
-            splits: snapshot.splits,
-            operators,
-            staged: staged.of_subtask(id, checkpoint),
-            counters: snapshot.counters,
-            late_log: task.late_log.clone(),
-            freeze_us: 0,
-            bytes: 0,
-        })),
-    }
-}
-
-struct Uploader<'a> {
-    task: &'a mut Task,
-    stamp: &'a Stamp,
-    store: &'a MemoryStore,
-}
-
-type Stored = BTreeMap<OperatorUid, (Watermark, Vec<PartRef>)>;
-
-impl Uploader<'_> {
-    fn store_all(
-        &mut self,
-        late_log: Vec<(OperatorUid, arrow::array::RecordBatch)>,
-        operators: Vec<(OperatorUid, streamforge_engine::operator::OperatorSnapshot)>,
-        checkpoint: CheckpointId,
-    ) -> Result<Stored, String> {
-        // What an attempt could not write, the next one does (T3).
-        self.task.late_rows.extend(late_log);
-        while let Some((operator, rows)) = self.task.late_rows.front().cloned() {
-            let key = self.name(LATE, checkpoint);
-            let (object, stored) =
-                encode_late_log(key, &operator, &rows).map_err(|error| error.to_string())?;
-            self.write(&stored.key, object)?;
-            self.task.late_log.push(stored);
-            self.task.late_rows.pop_front();
-        }
-        let mut all = Stored::new();
-        for (operator, snapshot) in operators {
-            let mut stored = Vec::new();
-            for part in snapshot.parts {
-                let part = self.store_part(&part)?;
-                if !part.blocks.is_empty() {
-                    stored.push(part);
+    /// What is around a core.
+    fn shell(&self, site: &Site<'_>, id: TaskId, core: TaskCore) -> Task {
+        let (mut reader, mut writers) = (None, BTreeMap::new());
+        for (idx, operator) in operators_of(&self.deployment, id.stage).iter().enumerate() {
+            match &operator.kind {
+                OperatorKind::Source(_) => {
+                    let opened = Reader::new(idx, &operator.output, site.input, site.unbounded);
+                    reader = Some((operator.uid.clone(), opened));
                 }
+                OperatorKind::Sink(_) => {
+                    let slot = SlotId {
+                        sink: operator.uid.clone(),
+                        slot: id.subtask.0,
+                    };
+                    let names = ObjectWriter {
+                        generation: self.born.generation,
+                        epoch: self.born.epoch,
+                        checkpoint: self.deployment.first_id,
+                    };
+                    writers.insert(idx, Writer::new(slot, names, id));
+                }
+                _ => {}
             }
-            all.insert(operator, (snapshot.watermark, stored));
         }
-        Ok(all)
+        Task::new(core, reader, writers)
     }
+}
 
-    fn name(&mut self, folder: &str, checkpoint: CheckpointId) -> String {
-        self.task.objects_n += 1;
-        let Stamp {
-            generation, epoch, ..
-        } = *self.stamp;
-        let writer = ObjectWriter {
-            generation,
-            epoch,
-            checkpoint,
+fn list_splits(input: &Input) -> Splits {
+    let mut splits = Splits::new();
+    for it in &input.splits {
+        let state = SplitState {
+            split: it.split.clone(),
+            progress: SplitProgress::At("0".to_owned()),
+            watermark: Watermark::NONE,
+            description: String::new(),
+            weight: it.records.len() as u64,
         };
-        writer.task_key(folder, self.task.core.id(), self.task.objects_n)
+        splits.entry(it.source.clone()).or_default().push(state);
     }
-
-    fn store_part(&mut self, part: &Arc<StatePart>) -> Result<PartRef, String> {
-        if let Some(stored) = part.stored() {
-            return Ok(stored.clone());
-        }
-        let key = self.name(PARTS, part.sealed_by);
-        let rows = part.rows()?;
-        let (object, stored) =
-            encode_part(key, part.kind, &rows).map_err(|error| error.to_string())?;
-        if !stored.blocks.is_empty() {
-            self.write(&stored.key, object)?;
-        }
-        part.set_stored(stored.clone());
-        Ok(stored)
-    }
-
-    fn write(&self, key: &str, object: Bytes) -> Result<(), String> {
-        let put = self
-            .store
-            .put_now(key, object.clone(), Condition::CreateIfAbsent);
-        match put.map_err(|error| error.to_string())? {
-            Put::Done(_) => Ok(()),
-            Put::ConditionFailed => match self.store.get_now(key) {
-                Ok(Some(there)) if there.bytes == object => Ok(()),
-                _ => panic!("{key} exists with other contents (C4)"),
-            },
-        }
-    }
+    splits
 }

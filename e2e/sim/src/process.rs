@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 
 use streamforge_coordinator::{
-    CheckpointPolicy, Config, Coordinator, Decision, Input, MemberPolicy, Outcome, RequestId,
-    RestartPolicy, StoreAnswer, StoreRequest,
+    CheckpointPolicy, Config, Coordinator, Decision, Input, MemberPolicy, Outcome, Report,
+    RequestId, RestartPolicy, StoreAnswer, StoreRequest,
 };
 use streamforge_core::ids::JobId;
 use streamforge_core::job_graph::JobGraph;
@@ -17,6 +17,47 @@ use streamforge_store::{MemoryStore, ObjectStore};
 use crate::attempt::now;
 use crate::rng::Rng;
 
+/// How long a checkpoint may take.
+const CHECKPOINT_TIMEOUT_MS: u64 = 6_000;
+
+/// What coordinators report and a history counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reports {
+    /// Attempts that went on under another coordinator (F1).
+    pub adopted_n: u64,
+    /// Hand-overs that came to their end (K3).
+    pub handed_over_n: u64,
+    /// Hand-overs that were given up before their barrier.
+    pub withdrawn_n: u64,
+}
+
+impl Reports {
+    fn note(&mut self, report: &Report) {
+        match report {
+            Report::Adopted { .. } => self.adopted_n += 1,
+            Report::HandedOver { .. } => self.handed_over_n += 1,
+            Report::HandOverWithdrawn { .. } => self.withdrawn_n += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Where a coordinator is called.
+pub fn address_of(id: u64) -> String {
+    format!("coordinator:{id}")
+}
+
+/// Who said it.
+fn said_by(input: &Input) -> Option<&TaskManagerId> {
+    match input {
+        Input::Task(id, ..) | Input::Heard(id) => Some(id),
+        Input::Registered { task_manager, .. } | Input::SessionLost { task_manager, .. } => {
+            Some(task_manager)
+        }
+        _ => None,
+    }
+}
+
 /// One coordinator's process.
 pub struct Process {
     /// Which.
@@ -24,16 +65,16 @@ pub struct Process {
     /// The decisions.
     pub co: Coordinator,
     client: MemoryStore,
-    /// The task manager it is connected to.
-    pub task_manager: u64,
-    /// What that one said, in order.
+    /// What task managers said; of each in order.
     pub news: VecDeque<Input>,
     /// Not arrived at the store yet.
     pub requests: Vec<(RequestId, StoreRequest)>,
     /// Not arrived here yet.
     pub answers: Vec<(RequestId, StoreAnswer)>,
-    /// Not arrived at the task manager yet, in order.
-    pub commands: VecDeque<(Stamp, Command)>,
+    /// Not arrived at their task managers yet; to each in order.
+    pub commands: VecDeque<(TaskManagerId, Stamp, Command)>,
+    /// What it told people, as far as it is counted.
+    pub reports: Reports,
     /// It has ended.
     pub outcome: Option<Outcome>,
     /// Frozen until this step.
@@ -43,25 +84,24 @@ pub struct Process {
 impl Process {
     /// A coordinator that has done nothing.
     pub fn new(
+        id: u64,
         rng: &mut Rng,
         graph: &JobGraph,
         client: MemoryStore,
-        task_manager: u64,
-        parallelism: u32,
-        restore_from: Option<String>,
+        (parallelism, members): (u32, MemberPolicy),
     ) -> Self {
         let co = Coordinator::new(Config {
             new_job: JobId(format!("job-{}", rng.any())),
-            address: String::new(),
+            address: address_of(id),
             nonce_seed: rng.any(),
             graph: graph.clone(),
             document: format!("parallelism {parallelism}"),
             parallelism,
             rewind_to: None,
-            restore_from,
+            restore_from: None,
             checkpoint: CheckpointPolicy {
                 interval_ms: 200 + rng.below(800),
-                timeout_ms: 3_000,
+                timeout_ms: CHECKPOINT_TIMEOUT_MS,
                 min_pause_ms: 0,
                 retain_n: 1 + rng.pick(3),
                 tolerate_failures_n: 3,
@@ -72,22 +112,61 @@ impl Process {
                 backoff_initial_ms: 10,
                 backoff_max_ms: 100,
             },
-            members: MemberPolicy::default(),
+            members,
         });
-        let mut process = Self {
-            id: 0,
+        Self {
+            id,
             co,
             client,
-            task_manager,
             news: VecDeque::new(),
             requests: Vec::new(),
             answers: Vec::new(),
             commands: VecDeque::new(),
+            reports: Reports::default(),
             outcome: None,
             asleep_until: 0,
+        }
+    }
+
+    /// A session with a task manager began.
+    pub fn on_registered(&mut self, task_manager: TaskManagerId, registration: Registration) {
+        self.news.push_back(Input::Registered {
+            task_manager,
+            registration: Box::new(registration),
+        });
+    }
+
+    /// A session with a task manager is over.
+    pub fn on_session_lost(&mut self, task_manager: &TaskManagerId, cause: &str) {
+        self.news.push_back(Input::SessionLost {
+            task_manager: task_manager.clone(),
+            cause: cause.to_owned(),
+        });
+    }
+
+    /// The next thing that some task manager said; of each in order.
+    pub fn hear(&mut self, rng: &mut Rng) -> Option<Input> {
+        let at = if rng.one_in(3) {
+            rng.pick(self.news.len())
+        } else {
+            0
         };
-        process.feed(0, registered(task_manager));
-        process
+        let of = said_by(self.news.get(at)?)?.clone();
+        let first = self.news.iter().position(|it| said_by(it) == Some(&of))?;
+        self.news.remove(first)
+    }
+
+    /// The next command, to any task manager to which this may be delivered now.
+    pub fn next_command(
+        &mut self,
+        rng: &mut Rng,
+        may: impl Fn(&TaskManagerId) -> bool,
+    ) -> Option<(TaskManagerId, Stamp, Command)> {
+        let at = rng.pick(self.commands.len());
+        let (to, ..) = self.commands.get(at).filter(|(to, ..)| may(to))?;
+        let to = to.clone();
+        let first = self.commands.iter().position(|(it, ..)| *it == to)?;
+        self.commands.remove(first)
     }
 
     /// Something happened; what it decides is under way.
@@ -95,13 +174,10 @@ impl Process {
         for decision in self.co.on(now_ms, input) {
             match decision {
                 Decision::Store(id, request) => self.requests.push((id, request)),
-                // There is one; what was sent to one that is gone went with its session.
                 Decision::Send(to, stamp, command) => {
-                    if to == id_of(self.task_manager) {
-                        self.commands.push_back((stamp, command));
-                    }
+                    self.commands.push_back((to, stamp, command));
                 }
-                Decision::Report(_) => {}
+                Decision::Report(report) => self.reports.note(&report),
                 Decision::End(outcome) => self.outcome = Some(outcome),
             }
         }
@@ -155,26 +231,6 @@ impl Process {
         let text = format!("{text}: {}", answer_name(&answer));
         self.answers.push((id, answer));
         text
-    }
-}
-
-/// A task manager's process, as coordinators know it.
-pub fn id_of(task_manager: u64) -> TaskManagerId {
-    TaskManagerId {
-        name: "task-manager".to_owned(),
-        nonce: task_manager,
-    }
-}
-
-/// A session with it begins.
-pub fn registered(task_manager: u64) -> Input {
-    Input::Registered {
-        task_manager: id_of(task_manager),
-        registration: Box::new(Registration {
-            slots: u32::MAX,
-            exchange: String::new(),
-            runs: None,
-        }),
     }
 }
 

@@ -4,7 +4,7 @@
 //! Owns: a task's queues, its reader and its writers. Decides nothing about rows.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
     Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
@@ -15,15 +15,15 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SplitId, SubtaskIdx};
 use streamforge_core::job_graph::Column;
-use streamforge_core::manifest::{
-    CheckpointKind, ObjectRef, SplitProgress, SplitState, StagedInterval,
-};
-use streamforge_core::object_key;
+use streamforge_core::manifest::{Manifest, ObjectRef, SplitProgress, SplitState, StagedInterval};
+use streamforge_core::messages::HandOver;
+use streamforge_core::object_key::{self, STAGED};
 use streamforge_engine::barrier::Barrier;
 use streamforge_engine::batch::{BadRows, Origin, RowOp, StreamBatch};
 use streamforge_engine::error::Error;
+use streamforge_engine::operator::RestoredState;
 use streamforge_engine::source::{SourceBatch, SourceEvent};
-use streamforge_engine::task::{CoreSnapshot, Element, TaskCore};
+use streamforge_engine::task::{Channel, CoreSnapshot, Element, TaskCore};
 use streamforge_engine::types::schema;
 
 use crate::job::{Input, Record};
@@ -37,12 +37,20 @@ const OBJECT_ROWS_MAX: usize = 4;
 const READ_ROWS_MAX: u64 = 8;
 
 /// What the coordinator, or a receiver, says to a task.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Control {
     /// To source tasks: take a checkpoint now.
     Checkpoint(Barrier),
     /// This attempt is given up.
     Abort(CheckpointId),
+    /// Whatever inputs wait for is given up: nobody is left who would complete it (A2).
+    GiveUp,
+    /// Channels for a hand-over are open; the first new one has this number (K3).
+    Prepare(Arc<HandOver>, usize),
+    /// That hand-over will not be.
+    Withdraw,
+    /// All tasks have passed its barrier: go on with what is gained by it.
+    Receive(Arc<Receipt>),
     /// A receiver of `edge` answers a rejoin.
     Answer {
         /// Which edge.
@@ -54,6 +62,15 @@ pub enum Control {
     },
 }
 
+/// What one task gains by a hand-over.
+#[derive(Debug)]
+pub struct Receipt {
+    /// Its manifest.
+    pub manifest: Arc<Manifest>,
+    /// State by operator; taken once.
+    pub states: Mutex<Vec<(usize, RestoredState)>>,
+}
+
 /// What a task hands over at a barrier.
 #[derive(Debug)]
 pub struct Upload {
@@ -61,6 +78,8 @@ pub struct Upload {
     pub snapshot: CoreSnapshot,
     /// What its sinks staged at this barrier.
     pub staged: Vec<(SlotId, StagedInterval)>,
+    /// Objects of it that are not in the store yet: those that go to a topic.
+    pub puts: Vec<String>,
 }
 
 /// Reads the splits of one subtask.
@@ -71,28 +90,27 @@ pub struct Reader {
     columns: Vec<Column>,
     input: Arc<Input>,
     unbounded: bool,
-    /// Open splits and the next row of each.
-    open: Vec<(SplitId, usize)>,
+    /// Open splits and the next row of each; `None`: which these are is not known yet.
+    open: Option<Vec<(SplitId, usize)>>,
     paused_until_ms: BTreeMap<SplitId, u64>,
-    ended: bool,
 }
 
 impl Reader {
-    /// A reader without splits.
+    /// A reader that is not open.
     pub fn new(operator: usize, columns: &[Column], input: &Arc<Input>, unbounded: bool) -> Self {
         Self {
             operator,
             columns: columns.to_vec(),
             input: Arc::clone(input),
             unbounded,
-            open: Vec::new(),
+            open: None,
             paused_until_ms: BTreeMap::new(),
-            ended: false,
         }
     }
 
-    /// Takes splits at their progress.
-    pub fn assign(&mut self, splits: Vec<SplitState>) {
+    /// Opens it anew for these splits, at their progress.
+    pub fn open(&mut self, splits: Vec<SplitState>) {
+        let open = self.open.insert(Vec::new());
         for SplitState {
             split, progress, ..
         } in splits
@@ -100,19 +118,25 @@ impl Reader {
             let SplitProgress::At(position) = progress else {
                 panic!("split {split} was read to its end and is dealt again (C11)");
             };
-            self.open
-                .push((split, position.parse().expect("positions are row numbers")));
+            open.push((split, position.parse().expect("positions are row numbers")));
         }
+    }
+
+    /// Closes it: others read on.
+    pub fn close(&mut self) {
+        self.open = None;
     }
 
     /// The next thing to say.
     fn next(&mut self, rng: &mut Rng, now_ms: u64) -> SourceEvent {
-        if self.open.is_empty() {
-            self.ended = true;
+        let Some(open) = &mut self.open else {
+            return SourceEvent::Quiet;
+        };
+        if open.is_empty() {
             return SourceEvent::Ended;
         }
-        let idx = rng.pick(self.open.len());
-        let Some((split, from)) = self.open.get(idx).cloned() else {
+        let idx = rng.pick(open.len());
+        let Some((split, from)) = open.get(idx).cloned() else {
             return SourceEvent::Waiting;
         };
         if self.unbounded {
@@ -127,12 +151,12 @@ impl Reader {
         let input = Arc::clone(&self.input);
         let all = input.records(&split);
         if from >= all.len() {
-            self.open.remove(idx);
+            open.remove(idx);
             return SourceEvent::SplitEnded(split);
         }
         let n = 1 + rng.pick(READ_ROWS_MAX as usize);
         let to = (from + n).min(all.len());
-        if let Some((_, next)) = self.open.get_mut(idx) {
+        if let Some((_, next)) = open.get_mut(idx) {
             *next = to;
         }
         SourceEvent::Batch(self.batch(split, from, all.get(from..to).unwrap_or_default()))
@@ -201,6 +225,7 @@ pub struct Writer {
     subtask: streamforge_core::ids::TaskId,
     objects_n: u64,
     buffered: Vec<Row>,
+    puts: Vec<String>,
     staged: Vec<streamforge_core::manifest::StagedObject>,
 }
 
@@ -217,6 +242,7 @@ impl Writer {
             subtask: task,
             objects_n: 0,
             buffered: vec![],
+            puts: vec![],
             staged: vec![],
         }
     }
@@ -233,9 +259,12 @@ impl Writer {
             return;
         }
         self.objects_n += 1;
-        let name = self
-            .writer
-            .task_key(&self.slot.sink.0, self.subtask, self.objects_n);
+        let is_topic = outside.is_topic(&self.slot.sink);
+        let folder = if is_topic { STAGED } else { &self.slot.sink.0 };
+        let name = self.writer.task_key(folder, self.subtask, self.objects_n);
+        if is_topic {
+            self.puts.push(name.clone());
+        }
         self.staged
             .push(outside.stage(name, std::mem::take(&mut self.buffered)));
     }
@@ -285,10 +314,18 @@ pub struct Task {
     pub core: TaskCore,
     /// By index of the channel.
     pub queues: Vec<VecDeque<Element>>,
+    /// Which channel each is.
+    pub names: Vec<Channel>,
+    /// Channels of which a batch was taken, for their credit.
+    pub taken: Vec<Channel>,
     /// What was said to it.
     pub control: VecDeque<Control>,
     /// The source, if the stage begins with one.
     pub reader: Option<Reader>,
+    /// Its name.
+    pub source: Option<OperatorUid>,
+    /// Hand-overs of which it has what it gained, to be told.
+    pub received: Vec<CheckpointId>,
     reading: bool,
     waiting: Option<SourceEvent>,
     /// Sinks by index within the stage.
@@ -307,13 +344,22 @@ pub struct Task {
 
 impl Task {
     /// A loaded task that waits for its start.
-    pub fn new(core: TaskCore, reader: Option<Reader>, writers: BTreeMap<usize, Writer>) -> Self {
+    pub fn new(
+        core: TaskCore,
+        reader: Option<(OperatorUid, Reader)>,
+        writers: BTreeMap<usize, Writer>,
+    ) -> Self {
+        let (source, reader) = reader.unzip();
         Self {
             queues: core.channels().map(|_| VecDeque::new()).collect(),
+            names: core.channels().collect(),
+            taken: Vec::new(),
             core,
             control: VecDeque::new(),
             reading: reader.is_some(),
             reader,
+            source,
+            received: Vec::new(),
             waiting: None,
             writers,
             uploads: VecDeque::new(),
@@ -340,7 +386,8 @@ impl Task {
     }
 
     fn step_channels(&mut self, rng: &mut Rng) -> Result<(), Error> {
-        if !self.control.is_empty() && rng.one_in(2) {
+        // As the real one: what is said comes before what is sent.
+        if !self.control.is_empty() {
             return self.step_control(|_| true).map(|_| ());
         }
         let ready: Vec<usize> = (0..self.queues.len())
@@ -352,9 +399,43 @@ impl Task {
         }
         let channel = ready.get(rng.pick(ready.len())).copied().unwrap_or(0);
         match self.queues.get_mut(channel).and_then(VecDeque::pop_front) {
-            Some(element) => self.core.on_element(channel, element),
+            Some(element) => {
+                if matches!(element, Element::Batch(_)) {
+                    self.taken.extend(self.names.get(channel));
+                }
+                self.core.on_element(channel, element)
+            }
             None => Ok(()),
         }
+    }
+
+    /// An element came. False: this task has no such channel.
+    pub fn arrive(&mut self, channel: Channel, element: Element) -> bool {
+        let at = self.names.iter().rposition(|other| *other == channel);
+        let Some(queue) = at.and_then(|at| self.queues.get_mut(at)) else {
+            return false;
+        };
+        match (queue.back_mut(), element) {
+            (Some(Element::Watermark(last)), Element::Watermark(newer)) => *last = newer,
+            (_, element) => queue.push_back(element),
+        }
+        true
+    }
+
+    /// Batches that wait in a channel.
+    pub fn batches_n(&self, channel: Channel) -> usize {
+        let at = self.names.iter().rposition(|other| *other == channel);
+        let queue = at.and_then(|at| self.queues.get(at));
+        let is_batch = |it: &&Element| matches!(it, Element::Batch(_));
+        queue.map_or(0, |queue| queue.iter().filter(is_batch).count())
+    }
+
+    /// More channels, for good; returns the number of the first.
+    pub fn add_lanes(&mut self, names: Vec<Channel>) -> usize {
+        let first = self.names.len();
+        self.queues.extend(names.iter().map(|_| VecDeque::new()));
+        self.names.extend(names);
+        first
     }
 
     /// Takes the next message that is allowed; says whether there was one.
@@ -365,6 +446,10 @@ impl Task {
         };
         match control {
             Control::Abort(id) => self.core.on_abort(id),
+            Control::GiveUp => self.core.give_up_alignment(),
+            Control::Prepare(hand_over, first) => self.core.prepare(hand_over, first, false),
+            Control::Withdraw => self.core.withdraw(),
+            Control::Receive(receipt) => self.receive(&receipt)?,
             Control::Answer {
                 edge,
                 receiver,
@@ -372,14 +457,40 @@ impl Task {
             } => {
                 self.core.on_answer(edge, receiver, watermark)?;
             }
-            Control::Checkpoint(barrier) => {
-                self.core.on_checkpoint(barrier)?;
-                if barrier.kind == CheckpointKind::Stop {
-                    self.reading = false;
-                }
-            }
+            Control::Checkpoint(barrier) => self.core.on_checkpoint(barrier)?,
         }
         Ok(true)
+    }
+
+    /// Goes on with what is gained; a repeated word of it changes nothing.
+    fn receive(&mut self, receipt: &Receipt) -> Result<(), Error> {
+        if self.core.awaits_splits().is_some()
+            && let (Some(reader), Some(uid)) = (&mut self.reader, &self.source)
+        {
+            let all = receipt.manifest.sources.get(uid);
+            let mine = self
+                .core
+                .splits_after(all.map(Vec::as_slice).unwrap_or_default());
+            let open = mine.iter().filter(|it| it.progress != SplitProgress::End);
+            reader.open(open.cloned().collect());
+            self.reading = true;
+            self.core.receive_splits(mine)?;
+        }
+        if self.core.awaits_groups() {
+            let states = receipt.states.lock();
+            let states = std::mem::take(&mut *states.unwrap_or_else(PoisonError::into_inner));
+            self.core.receive(states)?;
+        }
+        self.received.push(receipt.manifest.id);
+        Ok(())
+    }
+
+    /// Its work is another's.
+    pub fn leave(&mut self) {
+        self.reading = false;
+        if let Some(reader) = &mut self.reader {
+            reader.close();
+        }
     }
 
     fn step_source(&mut self, rng: &mut Rng, now_ms: u64, room: bool) -> Result<(), Error> {
@@ -393,7 +504,7 @@ impl Task {
         if let Some(event) = self.waiting.take() {
             return self.on_event(event);
         }
-        if !self.reading || rng.one_in(30) {
+        if !self.reading || !self.core.reads() || rng.one_in(30) {
             return self.core.on_quiet();
         }
         if !room {
@@ -439,12 +550,17 @@ impl Task {
     /// Stages every sink and hands the rest to the uploader.
     pub fn snapshot(&mut self, snapshot: CoreSnapshot, outside: &mut Outside) {
         let id = snapshot.barrier.id;
-        let mut staged = Vec::new();
+        let (mut staged, mut puts) = (Vec::new(), Vec::new());
         for writer in self.writers.values_mut() {
             if let Some(interval) = writer.stage(id, outside) {
                 staged.push((writer.slot.clone(), interval));
             }
+            puts.append(&mut writer.puts);
         }
-        self.uploads.push_back(Upload { snapshot, staged });
+        self.uploads.push_back(Upload {
+            snapshot,
+            staged,
+            puts,
+        });
     }
 }

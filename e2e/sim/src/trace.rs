@@ -1,19 +1,68 @@
 //! What happened, in order, as a number that two runs of a seed must share (O6), and as text.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Lines that are kept of a history for whoever wants to know how it ended.
+const TAIL_LINES_MAX: usize = 60;
+
+/// The last lines of a history, for after it broke off.
+#[derive(Clone, Debug, Default)]
+pub struct Tail(Arc<Mutex<VecDeque<String>>>);
+
+impl Tail {
+    fn push(&self, line: String) {
+        // A line is added whole.
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == TAIL_LINES_MAX {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// The lines.
+    pub fn text(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines
+            .iter()
+            .fold(String::new(), |text, line| text + line + "\n")
+    }
+}
+
+/// Where the text goes.
+#[derive(Clone, Debug)]
+enum Readers {
+    None,
+    Terminal,
+    Tail(Tail),
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Trace {
     hash: u64,
-    /// Whether it is also printed.
-    pub prints: bool,
+    readers: Readers,
 }
 
 impl Trace {
-    /// Nothing happened yet.
+    /// Nothing happened yet; nobody reads, or all of it is printed.
     pub fn new(prints: bool) -> Self {
+        let readers = if prints {
+            Readers::Terminal
+        } else {
+            Readers::None
+        };
         Self {
             hash: 0xcbf2_9ce4_8422_2325,
-            prints,
+            readers,
+        }
+    }
+
+    /// Nothing happened yet; the last lines are kept.
+    pub fn kept(tail: &Tail) -> Self {
+        Self {
+            readers: Readers::Tail(tail.clone()),
+            ..Self::new(false)
         }
     }
 
@@ -28,8 +77,10 @@ impl Trace {
 
     /// Something a person who replays a seed wants to read.
     pub fn say(&self, text: impl FnOnce() -> String) {
-        if self.prints {
-            eprintln!("{}", text());
+        match &self.readers {
+            Readers::None => {}
+            Readers::Terminal => eprintln!("{}", text()),
+            Readers::Tail(tail) => tail.push(text()),
         }
     }
 

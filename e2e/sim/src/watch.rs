@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_coordinator::expected_objects;
 use streamforge_core::frame;
-use streamforge_core::ids::{OperatorUid, TaskId};
+use streamforge_core::ids::{CheckpointId, Epoch, OperatorUid, TaskId};
 use streamforge_core::job_graph::{Input as OperatorInput, JobGraph, OperatorKind, Port};
 use streamforge_core::manifest::{
     self, CheckpointKind, HEAD_KEY, Head, Manifest, SplitProgress, SplitState,
@@ -26,6 +26,8 @@ pub struct HeadWatch {
     /// The manifest it names.
     pub newest: Option<Manifest>,
     version: Option<ETag>,
+    /// The last hand-over: parts up to its barrier may be another's now (K3).
+    handed: Option<(Epoch, CheckpointId)>,
     /// Objects that each manifest needs; a manifest never changes.
     needed: BTreeMap<String, Vec<String>>,
 }
@@ -58,7 +60,10 @@ impl HeadWatch {
             return None;
         }
         let manifest = read_manifest(store, &named?);
-        check_manifest(&manifest, graph, input);
+        check_manifest(&manifest, graph, input, self.handed);
+        if manifest.kind == CheckpointKind::HandOver {
+            self.handed = Some((manifest.epoch, manifest.id));
+        }
         self.newest = Some(manifest);
         self.newest.as_ref()
     }
@@ -112,11 +117,19 @@ fn check_step(before: &Head, head: &Head) {
     assert!(!before.finished, "a finished job was taken up again (C11)");
 }
 
-fn check_manifest(manifest: &Manifest, graph: &JobGraph, input: &Input) {
+fn check_manifest(
+    manifest: &Manifest,
+    graph: &JobGraph,
+    input: &Input,
+    handed: Option<(Epoch, CheckpointId)>,
+) {
     let id = manifest.id;
     if manifest.kind != CheckpointKind::Initial {
         let listed: BTreeSet<TaskId> = manifest.tasks.iter().copied().collect();
-        let expected: BTreeSet<TaskId> = graph.tasks(manifest.parallelism).collect();
+        // Those that leave at this barrier, and those that join.
+        let mut subtasks = manifest.assignment.subtasks();
+        subtasks.extend(manifest.handed_to.iter().flat_map(|table| table.subtasks()));
+        let expected: BTreeSet<TaskId> = graph.tasks_of(subtasks).collect();
         assert_eq!(listed, expected, "{id}: not the expected tasks (C1)");
     }
     for slot in &manifest.staged {
@@ -127,18 +140,20 @@ fn check_manifest(manifest: &Manifest, graph: &JobGraph, input: &Input) {
             slot.slot
         );
     }
-    check_owners(manifest);
+    check_owners(manifest, handed);
     check_ledger(manifest, graph, input);
 }
 
-/// At most one live owner per key group: of the parts written in this attempt, each block was
-/// written by the task that owns its group; and no block is listed twice.
-fn check_owners(manifest: &Manifest) {
+/// At most one live owner per key group: of the parts written in this attempt since owners changed
+/// last, each block was written by the task that owns its group; and no block is listed twice.
+fn check_owners(manifest: &Manifest, handed: Option<(Epoch, CheckpointId)>) {
+    let handed = handed.filter(|(epoch, _)| *epoch == manifest.epoch);
     for (uid, state) in &manifest.operators {
         let mut seen = BTreeSet::new();
         for part in &state.parts {
             let writer = writer_of(&part.key).expect("parts are named by their writer");
-            let ours = (writer.generation, writer.epoch) == (manifest.generation, manifest.epoch);
+            let ours = writer.epoch == manifest.epoch
+                && handed.is_none_or(|(_, handed)| writer.checkpoint > handed);
             for block in &part.blocks {
                 let first = seen.insert((part.key.clone(), block.group));
                 assert!(

@@ -1,97 +1,36 @@
 //! Everything there is, and who moves next.
 //!
-//! Owns: the chaos. Start at: [`run`].
+//! Owns: time, the order of steps, and what a person or a test may ask for. Who has a session with whom
+//! is in [`crate::fleet`], what goes wrong by itself in [`crate::calamity`]. Start at: [`run`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use streamforge_coordinator::{ELSEWHERE, Error, Input as CoordinatorInput, Outcome};
+use streamforge_coordinator::{Error, Input as CoordinatorInput, MemberPolicy, Outcome};
+use streamforge_core::ids::{Epoch, SubtaskIdx};
 use streamforge_core::job_graph::JobGraph;
 use streamforge_core::manifest::CheckpointKind;
+use streamforge_core::messages::TaskManagerId;
 use streamforge_store::MemoryStore;
 use streamforge_store::memory::{Fault, Faults, Operation, OperationKind};
 
 use crate::job::{Input, Shape, shapes};
+use crate::net::Net;
 use crate::oracle;
 use crate::outside::Outside;
-use crate::process::{Process, id_of, registered};
+use crate::process::Process;
 use crate::rng::Rng;
-use crate::saved::{NAMES, SavepointWatch};
 use crate::task_manager::{SeededFaults, TaskManager};
+use crate::totals::Totals;
 use crate::trace::Trace;
 use crate::watch::HeadWatch;
 
 /// Far more steps than a calm job needs.
 const CALM_STEPS_MAX: u64 = 300_000;
 
-/// Steps of chaos for a job that begins with a savepoint.
-const CHAOS_OF_BEGUN_N: u64 = 500;
-
 /// Steps that zombies and late puts have to spoil a finished job.
 const AFTER_STEPS_N: u64 = 1_000;
-
-/// What happened, over all seeds: the chaos must reach everything it is for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Committed checkpoints.
-    pub checkpoints_n: u64,
-    /// Coordinators started.
-    pub coordinators_n: u64,
-    /// Coordinators that found a newer one.
-    pub fenced_n: u64,
-    /// Stops with a checkpoint.
-    pub stopped_n: u64,
-    /// Puts that arrived long after they were given up, and took effect.
-    pub landed_late_n: u64,
-    /// New attempts after a failure.
-    pub restarts_n: u64,
-    /// Coordinators that died.
-    pub coordinator_crashes_n: u64,
-    /// Task managers that died.
-    pub task_manager_crashes_n: u64,
-    /// Attempts that began at another parallelism than the one before.
-    pub rescales_n: u64,
-    /// Late (record, window) pairs.
-    pub late_n: u64,
-    /// Rows published.
-    pub rows_n: u64,
-    /// Savepoints.
-    pub savepoints_n: u64,
-    /// Jobs that began with one.
-    pub begun_n: u64,
-}
-
-impl Totals {
-    /// Adds another seed's.
-    pub fn add(&mut self, other: &Totals) {
-        for (mine, others) in self.fields().into_iter().zip(other.clone().fields()) {
-            *mine += *others;
-        }
-    }
-
-    fn fields(&mut self) -> [&mut u64; 13] {
-        [
-            &mut self.checkpoints_n,
-            &mut self.coordinators_n,
-            &mut self.fenced_n,
-            &mut self.stopped_n,
-            &mut self.landed_late_n,
-            &mut self.restarts_n,
-            &mut self.coordinator_crashes_n,
-            &mut self.task_manager_crashes_n,
-            &mut self.rescales_n,
-            &mut self.late_n,
-            &mut self.rows_n,
-            &mut self.savepoints_n,
-            &mut self.begun_n,
-        ]
-    }
-
-    /// Whether everything happened at least once.
-    pub fn has_everything(&self) -> bool {
-        self.clone().fields().iter().all(|n| **n > 0)
-    }
-}
 
 /// No put is answered; each arrives when it is told to.
 #[derive(Debug)]
@@ -116,55 +55,61 @@ pub fn run(seed: u64, trace: Trace) -> (Totals, u64) {
 
 /// Everything there is.
 pub struct World<'a> {
-    rng: Rng,
-    shape: &'a Shape,
-    graph: &'a JobGraph,
-    input: Arc<Input>,
-    now_ms: u64,
-    steps_n: u64,
-    store: MemoryStore,
+    pub(crate) rng: Rng,
+    pub(crate) shape: &'a Shape,
+    pub(crate) graph: &'a JobGraph,
+    pub(crate) input: Arc<Input>,
+    pub(crate) now_ms: u64,
+    pub(crate) steps_n: u64,
+    pub(crate) store: MemoryStore,
     /// What sinks wrote.
     pub outside: Outside,
     /// Coordinators, oldest first.
     pub processes: Vec<Process>,
-    processes_n: u64,
+    pub(crate) processes_n: u64,
     /// Task managers.
     pub task_managers: Vec<TaskManager>,
-    task_managers_n: u64,
+    pub(crate) task_managers_n: u64,
+    /// Task managers there should be, by name, with their slots; empty: one with any number.
+    pub(crate) fleet: Vec<(String, u32)>,
+    /// Who ran which subtask of which epoch (O4).
+    pub(crate) owners: BTreeMap<(Epoch, SubtaskIdx), TaskManagerId>,
+    pub(crate) net: Net,
+    pub(crate) members: MemberPolicy,
     /// The newest head.
     pub watch: HeadWatch,
-    saved: SavepointWatch,
-    /// The job begins with a savepoint, which is there until the job has made it its own.
-    restore_from: Option<String>,
     /// How the coordinators that are gone ended.
     pub outcomes: Vec<(u64, Outcome)>,
-    parallelism: u32,
-    totals: Totals,
-    calm: Arc<AtomicBool>,
+    pub(crate) parallelism: u32,
+    pub(crate) totals: Totals,
+    pub(crate) calm: Arc<AtomicBool>,
     /// One store call in so many fails.
-    faults_one_in: u64,
+    pub(crate) faults_one_in: u64,
     /// One step in so many brings a calamity.
-    stir_one_in: u64,
+    pub(crate) stir_one_in: u64,
     /// When nobody coordinates, somebody is started.
-    restarts: bool,
+    pub(crate) restarts: bool,
+    /// The job may end for good before its end.
+    pub(crate) may_fail: bool,
     /// Given-up puts arrive by themselves.
-    lands: bool,
-    trace: Trace,
+    pub(crate) lands: bool,
+    pub(crate) trace: Trace,
 }
 
 impl<'a> World<'a> {
     fn new(mut rng: Rng, shape: &'a Shape, graph: &'a JobGraph, trace: Trace) -> Self {
         let input = Input::new(shape, &mut rng);
-        Self::with_input(rng, shape, graph, Arc::new(input), trace)
+        Self::with_input(rng, shape, graph, input, trace)
     }
 
     fn with_input(
         mut rng: Rng,
         shape: &'a Shape,
         graph: &'a JobGraph,
-        input: Arc<Input>,
+        input: Input,
         trace: Trace,
     ) -> Self {
+        let input = Arc::new(input);
         let faults_one_in = 15 + rng.below(200);
         let stir_one_in = 150 + rng.below(1_500);
         trace.say(|| {
@@ -188,46 +133,28 @@ impl<'a> World<'a> {
             processes: Vec::new(),
             processes_n: 0,
             task_managers: Vec::new(),
+            fleet: Vec::new(),
+            owners: BTreeMap::new(),
+            net: Net::default(),
+            members: MemberPolicy::default(),
             outcomes: Vec::new(),
             task_managers_n: 0,
             watch: HeadWatch::default(),
-            saved: SavepointWatch::default(),
-            restore_from: None,
             parallelism: 0,
             totals: Totals::default(),
             calm: Arc::new(AtomicBool::new(false)),
             faults_one_in,
             stir_one_in,
             restarts: true,
+            may_fail: false,
             lands: true,
             trace,
         }
     }
 
     fn run(mut self) -> (Totals, u64) {
-        let chaos_steps_n = 500 + self.rng.below(6_000);
-        self.play(chaos_steps_n);
-        let saved = self.saved.newest.take();
-        let (seed, shape, graph) = (self.rng.any(), self.shape, self.graph);
-        let (input, trace) = (Arc::clone(&self.input), self.trace.clone());
-        let (mut totals, hash) = self.finish();
-        let Some(saved) = saved else {
-            return (totals, hash);
-        };
-        let mut begun = World::with_input(Rng::new(seed), shape, graph, input, trace);
-        let (id, store) = (saved.id, saved.elsewhere());
-        begun.trace.say(|| format!("another job begins with {id}"));
-        begun.restore_from = Some(format!("savepoint of {id}"));
-        (begun.store, begun.outside) = (store, saved.outside);
-        begun.play(CHAOS_OF_BEGUN_N);
-        let (others, hash_of_begun) = begun.finish();
-        totals.add(&others);
-        totals.begun_n += 1;
-        (totals, hash ^ hash_of_begun.rotate_left(1))
-    }
-
-    /// Some chaos, then calm until the job is finished.
-    fn play(&mut self, chaos_steps_n: u64) {
+        let chaos_steps_n = 500 + self.rng.below(8_000);
+        self.choose_fleet();
         self.start_somebody();
         for _step in 0..chaos_steps_n {
             self.step();
@@ -235,6 +162,7 @@ impl<'a> World<'a> {
         // Calm: no more faults, no new forks; zombies stay and wake up whenever they like.
         self.calm.store(true, Ordering::Relaxed);
         self.trace.say(|| "calm".to_owned());
+        self.restore_fleet();
         if !self.watch.is_finished() {
             self.start_somebody();
         }
@@ -249,6 +177,7 @@ impl<'a> World<'a> {
             );
             self.step();
         }
+        self.finish()
     }
 
     /// Runs the job to its end and compares everything.
@@ -278,8 +207,7 @@ impl<'a> World<'a> {
         let mut rng = Rng::new(seed);
         let input = input.unwrap_or_else(|| Input::new(&shape.0, &mut rng));
         let prints = std::env::var("SEED").is_ok();
-        let (input, trace) = (Arc::new(input), Trace::new(prints));
-        let mut world = Self::with_input(rng, &shape.0, &shape.1, input, trace);
+        let mut world = Self::with_input(rng, &shape.0, &shape.1, input, Trace::new(prints));
         world.calm.store(true, Ordering::Relaxed);
         world.restarts = false;
         world.lands = false;
@@ -305,7 +233,7 @@ impl<'a> World<'a> {
             let found = self
                 .task_managers
                 .iter_mut()
-                .find(|it| it.id == task_manager);
+                .find(|it| it.id.nonce == task_manager);
             if found.is_some_and(TaskManager::drop_a_barrier) {
                 return true;
             }
@@ -340,12 +268,20 @@ impl<'a> World<'a> {
     /// A coordinator dies; nothing that it sent arrives any more.
     pub fn kill_coordinator(&mut self, id: u64) {
         self.processes.retain(|it| it.id != id);
+        self.end_sessions_of(id);
     }
 
     /// A person asks this coordinator for a stop.
     pub fn stop(&mut self, id: u64) {
         let now_ms = self.now_ms;
         self.coordinator(id).feed(now_ms, CoordinatorInput::Stop);
+    }
+
+    /// A person asks this coordinator for another parallelism.
+    pub fn scale_to(&mut self, id: u64, parallelism: u32) {
+        let now_ms = self.now_ms;
+        let process = self.coordinator(id);
+        process.feed(now_ms, CoordinatorInput::Scale(parallelism));
     }
 
     /// One of a coordinator's requests arrives at the store, long after it gave it up: it gets no
@@ -370,6 +306,7 @@ impl<'a> World<'a> {
     /// Late puts and zombies get a last chance to spoil it; then everything is compared.
     fn finish(mut self) -> (Totals, u64) {
         while self.store.land(0).is_some() {}
+        while self.outside.land() {}
         for _step in 0..AFTER_STEPS_N {
             if self.processes.is_empty() {
                 break;
@@ -402,11 +339,11 @@ impl<'a> World<'a> {
         (self.totals, self.trace.hash())
     }
 
-    fn is_calm(&self) -> bool {
+    pub(crate) fn is_calm(&self) -> bool {
         self.calm.load(Ordering::Relaxed)
     }
 
-    fn client(&mut self) -> MemoryStore {
+    pub(crate) fn client(&mut self) -> MemoryStore {
         let one_in = self.faults_one_in;
         let rng = self.rng.split();
         self.store.connect(SeededFaults {
@@ -414,53 +351,6 @@ impl<'a> World<'a> {
             one_in,
             calm: Arc::clone(&self.calm),
         })
-    }
-
-    fn start_somebody(&mut self) {
-        let task_manager = if self.task_managers.is_empty() || self.rng.one_in(3) {
-            self.start_task_manager()
-        } else {
-            let idx = self.rng.pick(self.task_managers.len());
-            self.task_managers.get(idx).map_or(0, |it| it.id)
-        };
-        let parallelism = 1 + u32::try_from(self.rng.below(3)).unwrap_or(0);
-        self.start_coordinator(task_manager, parallelism);
-    }
-
-    /// A coordinator that speaks to this task manager; returns its id.
-    pub fn start_coordinator(&mut self, task_manager: u64, parallelism: u32) -> u64 {
-        self.totals.rescales_n +=
-            u64::from(self.parallelism != 0 && self.parallelism != parallelism);
-        self.parallelism = parallelism;
-        let client = self.client();
-        let mut process = Process::new(
-            &mut self.rng,
-            self.graph,
-            client,
-            task_manager,
-            parallelism,
-            self.restore_from.clone(),
-        );
-        self.processes_n += 1;
-        process.id = self.processes_n;
-        self.trace
-            .say(|| format!("coordinator at {parallelism}, task manager {task_manager}"));
-        self.processes.push(process);
-        self.totals.coordinators_n += 1;
-        self.processes_n
-    }
-
-    /// A task manager that runs nothing; returns its id.
-    pub fn start_task_manager(&mut self) -> u64 {
-        self.task_managers_n += 1;
-        let (id, store) = (self.task_managers_n, self.client());
-        self.task_managers.push(TaskManager::new(
-            id,
-            &self.input,
-            self.shape.unbounded,
-            store,
-        ));
-        id
     }
 
     /// One thing happens.
@@ -474,6 +364,9 @@ impl<'a> World<'a> {
                 .say(|| format!("{} landed late: {landed:?}", self.now_ms));
             self.totals.landed_late_n += u64::from(landed.is_some_and(|(_, took)| took));
         }
+        if self.lands && self.rng.one_in(100) {
+            self.outside.land();
+        }
         if !self.is_calm() && self.rng.one_in(self.stir_one_in) {
             self.stir();
         }
@@ -484,98 +377,15 @@ impl<'a> World<'a> {
         self.look();
     }
 
-    fn stir(&mut self) {
-        let calamity = self.rng.below(8);
-        self.trace.note(&[calamity, self.now_ms]);
-        match calamity {
-            // A fork: the old one goes on and does not know.
-            0 if self.processes.len() < 3 => self.start_somebody(),
-            // The newest freezes, and a second one is started.
-            1 if self.processes.len() < 3 => {
-                let until = self.steps_n + self.rng.below(3_000);
-                self.trace
-                    .say(|| format!("{} a coordinator falls asleep", self.now_ms));
-                if let Some(process) = self.processes.last_mut() {
-                    process.asleep_until = until;
-                }
-                self.start_somebody();
-            }
-            2 if !self.processes.is_empty() => self.crash_coordinator(),
-            3 => {
-                let now_ms = self.now_ms;
-                self.trace.say(|| format!("{now_ms} stop"));
-                if let Some(process) = self.processes.last_mut() {
-                    process.feed(now_ms, CoordinatorInput::Stop);
-                }
-            }
-            4 | 5 => self.ask_for_savepoint(),
-            _ if !self.task_managers.is_empty() => self.crash_task_manager(),
-            _ => {}
-        }
-    }
-
-    /// A person wants a savepoint, and the job stopped there now and then.
-    fn ask_for_savepoint(&mut self) {
-        let (now_ms, stops) = (self.now_ms, self.rng.one_in(4));
-        let name = NAMES.get(self.rng.pick(NAMES.len())).copied();
-        let Some(process) = self.processes.last_mut() else {
-            return;
-        };
-        let name = name.unwrap_or_default().to_owned();
-        if process.co.check_savepoint(&name, stops).is_ok() {
-            self.trace
-                .say(|| format!("{now_ms} savepoint {name}, stops: {stops}"));
-            process.feed(now_ms, CoordinatorInput::Savepoint { name, stops });
-        }
-    }
-
-    /// A death: what it had sent may still arrive.
-    fn crash_coordinator(&mut self) {
-        let idx = self.rng.pick(self.processes.len());
-        let mut dead = self.processes.swap_remove(idx);
-        self.trace
-            .say(|| format!("{} a coordinator dies", self.now_ms));
-        self.totals.coordinator_crashes_n += 1;
-        while !dead.requests.is_empty() && self.rng.one_in(2) {
-            dead.perform(0);
-        }
-        while !dead.commands.is_empty() && self.rng.one_in(2) {
-            self.deliver(&mut dead);
-        }
-    }
-
-    fn crash_task_manager(&mut self) {
-        let idx = self.rng.pick(self.task_managers.len());
-        let dead = self.task_managers.get(idx).map_or(0, |it| it.id);
-        self.kill_task_manager(dead);
-    }
-
-    /// This task manager dies; those connected to it hear of it, and a new one takes its place.
-    pub fn kill_task_manager(&mut self, dead: u64) {
-        self.task_managers.retain(|it| it.id != dead);
-        self.trace
-            .say(|| format!("{} task manager {dead} dies", self.now_ms));
-        self.totals.task_manager_crashes_n += 1;
-        let next = self.start_task_manager();
-        for process in self
-            .processes
-            .iter_mut()
-            .filter(|it| it.task_manager == dead)
-        {
-            process.task_manager = next;
-            process.commands.clear();
-            let lost = CoordinatorInput::SessionLost {
-                task_manager: id_of(dead),
-                cause: "the session broke".to_owned(),
-            };
-            process.news.extend([lost, registered(next)]);
-        }
-    }
-
     fn move_somebody(&mut self) {
-        if self.processes.is_empty() || self.rng.below(10) < 6 {
-            return self.move_task_manager();
+        match self.rng.below(12) {
+            0..4 if !self.net.is_quiet() => self.move_frame(),
+            4..8 if !self.processes.is_empty() => self.move_coordinator(),
+            _ => self.move_task_manager(),
         }
+    }
+
+    fn move_coordinator(&mut self) {
         // The newest process moves most; zombies wake up now and then.
         let idx = if self.rng.one_in(4) {
             self.rng.pick(self.processes.len())
@@ -591,7 +401,9 @@ impl<'a> World<'a> {
     fn move_process(&mut self, idx: usize) {
         let now_ms = self.now_ms;
         let action = self.rng.below(6);
-        let mut process = self.processes.remove(idx);
+        let Some(process) = self.processes.get_mut(idx) else {
+            return;
+        };
         match action {
             0 | 1 if !process.requests.is_empty() => {
                 let request = self.rng.pick(process.requests.len());
@@ -604,92 +416,34 @@ impl<'a> World<'a> {
                 let (id, answer) = process.answers.swap_remove(answer);
                 process.feed(now_ms, CoordinatorInput::Store(id, answer));
             }
-            3 | 4 if !process.commands.is_empty() => self.deliver(&mut process),
-            3 | 4 => self.hear(&mut process),
-            5 => self.hear(&mut process),
+            3 | 4 if !process.commands.is_empty() => self.deliver(idx),
+            3..6 => self.hear(idx),
             _ => process.feed(now_ms, CoordinatorInput::Tick),
         }
-        if process.outcome.is_some() && process.commands.is_empty() {
-            return self.on_ended(process);
+        let is_over = |it: &Process| it.outcome.is_some() && it.commands.is_empty();
+        if self.processes.get(idx).is_some_and(is_over) {
+            let ended = self.processes.remove(idx);
+            self.on_ended(ended);
         }
-        self.processes.insert(idx, process);
     }
 
-    /// A command arrives at the task manager.
-    fn deliver(&mut self, process: &mut Process) {
-        let Some((stamp, command)) = process.commands.pop_front() else {
+    /// What a task manager said arrives at the coordinator.
+    fn hear(&mut self, idx: usize) {
+        let Some(process) = self.processes.get_mut(idx) else {
             return;
         };
-        self.trace
-            .note(&[2, stamp.epoch.get(), stamp.generation.get()]);
-        self.trace.say(|| {
-            let text = format!("{command:?}");
-            let short: String = text.chars().take(160).collect();
-            format!(
-                "{} g{} e{} {short}",
-                self.now_ms, stamp.generation, stamp.epoch
-            )
-        });
-        let found = self
-            .task_managers
-            .iter_mut()
-            .find(|it| it.id == process.task_manager);
-        if let Some(task_manager) = found {
-            task_manager.on_command(stamp, command, &mut self.outside);
-        }
-        self.spread(process.task_manager, Some(process));
-    }
-
-    /// What the task manager said arrives at the coordinator.
-    fn hear(&mut self, process: &mut Process) {
-        let Some(input) = process.news.pop_front() else {
+        let Some(input) = process.hear(&mut self.rng) else {
             return;
         };
         self.trace.say(|| {
             let text = format!("{input:?}");
             let short: String = text.chars().take(160).collect();
-            format!("{} {short}", self.now_ms)
+            format!("{} co{} {short}", self.now_ms, process.id)
         });
         process.feed(self.now_ms, input);
     }
 
-    fn move_task_manager(&mut self) {
-        let busy: Vec<usize> = (0..self.task_managers.len())
-            .filter(|idx| {
-                self.task_managers
-                    .get(*idx)
-                    .is_some_and(TaskManager::is_busy)
-            })
-            .collect();
-        let Some(idx) = busy.get(self.rng.pick(busy.len())).copied() else {
-            return;
-        };
-        let (now_ms, calm) = (self.now_ms, self.is_calm());
-        let Some(task_manager) = self.task_managers.get_mut(idx) else {
-            return;
-        };
-        self.trace.note(&[3, idx as u64, now_ms]);
-        task_manager.step(&mut self.rng, now_ms, &mut self.outside, calm);
-        let id = task_manager.id;
-        self.spread(id, None);
-    }
-
-    /// What a task manager says is on its way to whoever is connected to it.
-    fn spread(&mut self, id: u64, mut other: Option<&mut Process>) {
-        let Some(task_manager) = self.task_managers.iter_mut().find(|it| it.id == id) else {
-            return;
-        };
-        for (stamp, event) in std::mem::take(&mut task_manager.out) {
-            let connected = self.processes.iter_mut().filter(|it| it.task_manager == id);
-            for process in connected.chain(other.as_deref_mut()) {
-                let event = CoordinatorInput::Task(id_of(id), stamp.clone(), event.clone());
-                process.news.push_back(event);
-            }
-        }
-    }
-
-    fn look(&mut self) {
-        self.totals.savepoints_n += self.saved.look(&self.store, &self.outside);
+    pub(crate) fn look(&mut self) {
         if let Some(manifest) = self.watch.look(&self.store, self.graph, &self.input) {
             self.outside.on_named(manifest);
             self.trace.note(&[4, manifest.id.get()]);
@@ -699,34 +453,23 @@ impl<'a> World<'a> {
                     self.now_ms, manifest.id, manifest.kind
                 )
             });
-            if self.restore_from.is_some() {
-                // The job references nothing of it any more (C9).
-                let there = self.store.list_now(ELSEWHERE).unwrap_or_default();
-                let keys: Vec<String> = there.into_iter().map(|it| it.key).collect();
-                self.store
-                    .delete_now(&keys)
-                    .expect("this client never fails");
-            }
         }
     }
 
     fn on_ended(&mut self, mut ended: Process) {
-        let status = ended.co.status();
-        self.totals.restarts_n += u64::from(status.restarts_n);
-        self.totals.checkpoints_n += status.checkpoint.completed_n;
+        self.totals.count(&ended);
         self.trace
             .say(|| format!("{} coordinator ended: {:?}", self.now_ms, ended.outcome));
         match ended.outcome.as_ref() {
             Some(Outcome::Finished { .. }) | None => {}
             Some(Outcome::Stopped { .. }) => self.totals.stopped_n += 1,
             Some(Outcome::Failed(Error::Fenced { .. })) => self.totals.fenced_n += 1,
-            // The savepoint was gone before this start had read it: another one has it by then.
-            Some(Outcome::Failed(Error::SavepointDamaged { .. }))
-                if self.restore_from.is_some() && self.watch.newest.is_some() => {}
             // A start gives a store up that does not answer.
             Some(Outcome::Failed(Error::Store { .. })) => {}
+            Some(Outcome::Failed(_)) if self.may_fail => {}
             Some(Outcome::Failed(error)) => panic!("{}: {error}", self.shape.name),
         }
+        self.end_sessions_of(ended.id);
         self.outcomes
             .extend(ended.outcome.take().map(|outcome| (ended.id, outcome)));
     }

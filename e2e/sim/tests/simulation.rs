@@ -5,8 +5,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use streamforge_sim::trace::Trace;
-use streamforge_sim::world::{Totals, run};
+use streamforge_sim::totals::Totals;
+use streamforge_sim::trace::{Tail, Trace};
+use streamforge_sim::world::run;
 
 const SEEDS_N: u64 = 1_000;
 
@@ -14,10 +15,16 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// One seed; its number is printed if it fails.
+/// One seed; when it fails, its number and how its history ended are printed.
 fn run_seed(seed: u64, prints: bool) -> (Totals, u64) {
-    std::panic::catch_unwind(|| run(seed, Trace::new(prints))).unwrap_or_else(|panic| {
-        eprintln!("seed {seed} failed; again, with its history: SEED={seed}");
+    let ran = std::panic::catch_unwind(|| run(seed, Trace::new(prints)));
+    ran.unwrap_or_else(|panic| {
+        let tail = Tail::default();
+        let _again = std::panic::catch_unwind(|| run(seed, Trace::kept(&tail)));
+        eprintln!(
+            "seed {seed} failed; all of it: SEED={seed}. Its end:\n{}",
+            tail.text()
+        );
         std::panic::resume_unwind(panic);
     })
 }

@@ -33,6 +33,9 @@ const INCIDENT_MS: u64 = 1_000;
 /// After this long without a loss it begins anew with the shortest wait.
 const CALM_MS: u64 = 60_000;
 
+/// How often a coordinator that waits for slots looks whether it is still the one.
+const LOOK_EVERY_MS: u64 = 5_000;
+
 /// One attempt of the job.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -199,9 +202,18 @@ impl Coordinator {
     fn note_waiting(&mut self) {
         let (slots_n, wanted_n) = (self.slots_n(), self.wanted);
         let waits_for = format!("slots for {wanted_n} subtasks, task managers offer {slots_n}");
+        if self.status.waits_for.is_none() {
+            self.look_at_ms = self.now_ms + LOOK_EVERY_MS;
+        }
         if self.status.waits_for.as_ref() != Some(&waits_for) {
             self.status.waits_for = Some(waits_for);
             self.report(Report::WaitsForSlots { slots_n, wanted_n });
+        }
+        // Who waits has nothing to write, and would never learn that another has taken over: the task
+        // managers that it holds are those that the other waits for (C5).
+        if self.look_at_ms <= self.now_ms {
+            self.look_at_ms = self.now_ms + LOOK_EVERY_MS;
+            self.swap(Change::Reserve);
         }
     }
 

@@ -80,6 +80,8 @@ pub struct Coordinator {
     pub(crate) may_run_smaller: bool,
     /// When there was nobody left: until when others may come before fewer are made do with.
     pub(crate) gather_until_ms: Option<u64>,
+    /// While it waits for slots: when it writes the head next, to learn of a newer one.
+    pub(crate) look_at_ms: u64,
     /// Until when a lost task manager belongs to the loss before it.
     pub(crate) incident_until_ms: u64,
     pub(crate) same_incident: bool,
@@ -152,6 +154,7 @@ impl Coordinator {
             adopt_until_ms: None,
             may_run_smaller: false,
             gather_until_ms: None,
+            look_at_ms: 0,
             channels: Channels::default(),
             incident_until_ms: 0,
             same_incident: false,

@@ -477,6 +477,8 @@ impl Coordinator {
         }
         self.wanted = parallelism;
         self.unsaved_scale = true;
+        // It may be more than there are slots for: no start waits for those.
+        self.may_run_smaller = true;
         self.report(Report::Scaling { to: parallelism });
         self.hurry();
     }

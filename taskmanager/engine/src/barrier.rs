@@ -84,6 +84,11 @@ impl Aligner {
         self.current.map(|barrier| barrier.id)
     }
 
+    /// Whether this attempt is over, so that its barriers count for nothing.
+    pub fn is_void(&self, id: CheckpointId) -> bool {
+        id <= self.done_to
+    }
+
     /// An input delivered a barrier. The second value is an older attempt given up for it (A2).
     pub fn on_barrier(&mut self, input: usize, barrier: Barrier) -> (Step, Option<CheckpointId>) {
         if barrier.id <= self.done_to {

@@ -14,6 +14,7 @@ pub mod group_table;
 pub mod key_hash;
 pub mod operator;
 pub mod operators;
+pub mod outbox;
 pub mod row_json;
 pub mod sink;
 pub mod slices;

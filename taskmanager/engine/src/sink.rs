@@ -4,11 +4,13 @@
 //! between two barriers is a *staged interval*, durable and not visible. A [`Publisher`] makes listed
 //! intervals visible after the commit, idempotently, in or out of the task.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use async_trait::async_trait;
-use streamforge_core::ids::{CheckpointId, SlotId};
+use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId};
 use streamforge_core::manifest::StagedInterval;
+use streamforge_core::messages::{Deployment, TaskManagerId};
 
 use crate::batch::{BadRows, StreamBatch};
 use crate::error::Error;
@@ -50,6 +52,33 @@ pub struct SlotTakeOver {
     pub newest: CheckpointId,
 }
 
+impl SlotTakeOver {
+    /// The slots of a sink that this task manager publishes: those of its subtasks, and of the listed
+    /// ones its share; every listed one has an owner (X4).
+    pub fn of(deployment: &Deployment, me: &TaskManagerId, sink: &OperatorUid) -> Vec<Self> {
+        let is_mine = |slot: &SlotId| deployment.publisher_of(slot.slot) == Some(me);
+        let restore = deployment.restore.as_ref();
+        let newest = restore.map_or(CheckpointId::ZERO, |manifest| manifest.id);
+        let own = deployment.placement.keys().map(|subtask| SlotId {
+            sink: sink.clone(),
+            slot: subtask.0,
+        });
+        let mut slots: BTreeMap<SlotId, Vec<StagedInterval>> =
+            own.map(|slot| (slot, Vec::new())).collect();
+        let listed = restore.iter().flat_map(|manifest| &manifest.staged);
+        for state in listed.filter(|state| state.slot.sink == *sink) {
+            slots.insert(state.slot.clone(), state.intervals.clone());
+        }
+        let take_over = |(slot, listed)| Self {
+            slot,
+            listed,
+            newest,
+        };
+        let mine = slots.into_iter().filter(|(slot, _)| is_mine(slot));
+        mine.map(take_over).collect()
+    }
+}
+
 /// Makes staged intervals visible.
 ///
 /// # Contract
@@ -69,4 +98,100 @@ pub trait Publisher: Send + Sync {
     /// At a restore: removes what dead attempts staged and no manifest lists. `listed` is every
     /// interval of this sink in the manifest restored.
     async fn discard_unlisted(&self, listed: &[StagedInterval]) -> Result<(), Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use streamforge_core::ids::{Epoch, Generation, JobId, SubtaskIdx};
+    use streamforge_core::job_graph::JobGraph;
+    use streamforge_core::key_group::Assignment;
+    use streamforge_core::manifest::{CheckpointKind, Departed, Manifest, SlotState};
+    use streamforge_core::messages::Place;
+
+    use super::*;
+
+    fn task_manager(name: &str) -> TaskManagerId {
+        let name = name.to_owned();
+        TaskManagerId { name, nonce: 1 }
+    }
+
+    fn sink() -> OperatorUid {
+        OperatorUid("out".to_owned())
+    }
+
+    fn listed(slot: u32) -> SlotState {
+        let id = CheckpointId::from_stored(7);
+        let objects = Vec::new();
+        SlotState {
+            slot: SlotId { sink: sink(), slot },
+            intervals: vec![StagedInterval { id, objects }],
+        }
+    }
+
+    fn restored(assignment: Assignment) -> Manifest {
+        Manifest {
+            job: JobId("j".to_owned()),
+            generation: Generation::ZERO,
+            epoch: Epoch::ZERO,
+            id: CheckpointId::from_stored(9),
+            kind: CheckpointKind::Ordinary,
+            plan: String::new(),
+            parallelism: 5,
+            max_parallelism: 8,
+            assignment,
+            time_ms: 0,
+            duration_ms: 0,
+            tasks: Vec::new(),
+            sources: BTreeMap::new(),
+            operators: BTreeMap::new(),
+            staged: vec![listed(1), listed(4)],
+            ledger: BTreeMap::new(),
+            late_log: Vec::new(),
+            handed_to: None,
+            departed: Departed::default(),
+        }
+    }
+
+    /// Two subtasks are left of five, on `a` and `b`; slots 1 and 4 have output.
+    fn deployment() -> Deployment {
+        let place = |name: &str| Place {
+            task_manager: task_manager(name),
+            exchange: String::new(),
+        };
+        let assignment = Assignment::even(8, 2);
+        let graph = JobGraph {
+            format_version: 1,
+            name: String::new(),
+            max_parallelism: 8,
+            bounded: false,
+            stages: Vec::new(),
+            edges: Vec::new(),
+        };
+        Deployment {
+            graph,
+            parallelism: 2,
+            restore: Some(restored(assignment.clone())),
+            assignment,
+            first_id: CheckpointId::ZERO,
+            placement: BTreeMap::from([(SubtaskIdx(0), place("a")), (SubtaskIdx(1), place("b"))]),
+            born: Generation::ZERO,
+            slots: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn every_listed_slot_has_one_who_takes_it_over_x4() {
+        let deployment = deployment();
+        let of = |name: &str| SlotTakeOver::of(&deployment, &task_manager(name), &sink());
+        let (a, b) = (of("a"), of("b"));
+
+        let slots = |of: &[SlotTakeOver]| of.iter().map(|it| it.slot.slot).collect::<Vec<_>>();
+        let all: BTreeSet<u32> = slots(&a).into_iter().chain(slots(&b)).collect();
+        assert_eq!(all, BTreeSet::from([0, 1, 4]));
+        assert_eq!(slots(&a).len() + slots(&b).len(), 3, "each has one owner");
+        let mut listed = a.iter().chain(&b).filter(|it| !it.listed.is_empty());
+        assert!(listed.all(|it| [1, 4].contains(&it.slot.slot)));
+    }
 }

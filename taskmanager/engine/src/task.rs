@@ -22,7 +22,7 @@ use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::Port;
 use streamforge_core::key_group::Assignment;
-use streamforge_core::manifest::{Counters, SplitState};
+use streamforge_core::manifest::{CheckpointKind, Counters, SplitState};
 
 use crate::barrier::{Aligner, Barrier, Step};
 use crate::batch::{BadRows, StreamBatch};
@@ -162,6 +162,8 @@ pub struct TaskCore {
     work: VecDeque<(usize, usize, StreamBatch)>,
     ended: bool,
     started: bool,
+    /// The stop after whose barrier its source reads nothing more.
+    stopped_by: Option<CheckpointId>,
     now_ms: u64,
 }
 
@@ -341,13 +343,29 @@ impl TaskCore {
         }
     }
 
-    /// The coordinator wants a checkpoint of this task, which has no inputs.
+    /// The coordinator wants a checkpoint of this task, which has no inputs. After the barrier of a
+    /// stop it reads nothing more.
     pub fn on_checkpoint(&mut self, barrier: Barrier) -> Result<(), Error> {
+        if self.aligner.is_void(barrier.id) {
+            return Ok(()); // it was given up before this task came to it
+        }
+        if barrier.kind == CheckpointKind::Stop {
+            self.stopped_by = Some(barrier.id);
+        }
         self.snapshot(barrier)
     }
 
-    /// The coordinator gave an attempt up (A2).
+    /// Whether its source is to be read.
+    pub fn reads(&self) -> bool {
+        self.stopped_by.is_none()
+    }
+
+    /// The coordinator gave an attempt up (A2). With a stop that is given up reading goes on: whoever
+    /// wants to stop says so again, and one who came later may not want to (F1, C11).
     pub fn on_abort(&mut self, id: CheckpointId) {
+        if self.stopped_by.is_some_and(|stop| stop <= id) {
+            self.stopped_by = None;
+        }
         if let Some(id) = self.aligner.on_abort(id) {
             let reason = "the coordinator gave it up".to_owned();
             self.effects.push(Effect::Declined { id, reason });

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use super::building::{
     Building, Uplinks, accept_channels, channel_name, task_ids, task_plan, unopened,
 };
-use super::outbox::Outbox;
+use super::outbox;
 use super::publishing::open_publishers;
 use super::{Attempt, Error, Idle, Publishing, exchange_of, operators_of, spawn_tasks};
 use crate::budget::StateBudget;
@@ -67,7 +67,7 @@ impl Attempt {
         hand_over: &Arc<HandOver>,
         to_coordinator: mpsc::Sender<(Stamp, Event)>,
     ) -> Result<Self, Error> {
-        let (outbox, events) = Outbox::begin(&stamp, to_coordinator);
+        let (outbox, events) = outbox::begin(&stamp, to_coordinator);
         let deployment = &hand_over.deployment;
         let exchange = exchange_of(context, &stamp, deployment, &events)?;
         let staged = Arc::new(Staged::default());
@@ -152,17 +152,18 @@ impl Attempt {
         let Some(hand_over) = self.hand_over.take() else {
             return;
         };
-        self.forget(&hand_over.joining);
+        self.forget(&hand_over.joining)
+            .iter()
+            .for_each(|it| it.cancel());
         self.outbox.settle(&self.deployment.subtasks());
         self.tell_all(&Control::Withdraw);
     }
 
-    /// These subtasks are no more.
-    fn forget(&mut self, subtasks: &BTreeSet<SubtaskIdx>) {
+    /// These subtasks are no more; returns their inboxes.
+    fn forget(&mut self, subtasks: &BTreeSet<SubtaskIdx>) -> Vec<Arc<Inbox>> {
         let gone = |id: &TaskId| subtasks.contains(&id.subtask);
-        for (_, inbox) in self.inboxes.iter().filter(|(id, _)| gone(id)) {
-            inbox.cancel();
-        }
+        let theirs = self.inboxes.iter().filter(|(id, _)| gone(id));
+        let theirs = theirs.map(|(_, inbox)| Arc::clone(inbox)).collect();
         self.inboxes.retain(|id, _| !gone(id));
         self.source_tasks.retain(|id| !gone(id));
         let (departed, left) = std::mem::take(&mut self.progress)
@@ -171,6 +172,7 @@ impl Attempt {
         self.progress = left;
         let departed: Vec<(TaskId, Arc<TaskProgress>)> = departed;
         self.departed.extend(departed.into_iter().map(|(_, it)| it));
+        theirs
     }
 
     /// The barrier of this checkpoint is about to be sent.
@@ -208,15 +210,21 @@ impl Attempt {
         ));
     }
 
-    /// A checkpoint is committed; if it is that of the hand-over, the attempt is what that says.
+    /// A checkpoint is committed; if it is that of the hand-over, the attempt is what that says. Tasks
+    /// that left go on answering those who join them behind that barrier until the next checkpoint is
+    /// committed: whoever has passed its barrier has its answers (T6).
     pub fn on_committed(&mut self, id: CheckpointId) {
+        if self.handed_at.is_some_and(|handed_at| handed_at < id) {
+            self.left.drain(..).for_each(|inbox| inbox.cancel());
+        }
         if self.handed_at != Some(id) {
             return;
         }
         let Some(hand_over) = self.hand_over.take() else {
             return;
         };
-        self.forget(&hand_over.leaving);
+        let left = self.forget(&hand_over.leaving);
+        self.left.extend(left);
         self.deployment = Arc::new(hand_over.deployment.clone());
         self.outbox.settle(&self.deployment.subtasks());
     }

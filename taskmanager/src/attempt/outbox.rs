@@ -1,150 +1,26 @@
-//! What an attempt says to the coordinator, and what of it must not be forgotten.
+//! Events of an attempt on their way to the coordinator.
 //!
-//! Owns: the stamp under which events leave, which an adoption changes while tasks run; and which
-//! tasks have ended or failed, for a coordinator that comes later (F1).
+//! Owns: the queue between the tasks and the session. What is stamped how, and what is remembered, is
+//! [`Outbox`]'s.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use streamforge_core::ids::{Generation, SubtaskIdx, TaskId};
 use streamforge_core::messages::{Event, Stamp};
+use streamforge_engine::outbox::Outbox;
 use tokio::sync::mpsc;
 
 /// Events that a task may be ahead of the coordinator.
 const EVENTS_MAX: usize = 64;
 
-/// See the module.
-#[derive(Debug)]
-pub struct Outbox {
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    stamp: Stamp,
-    ended: BTreeSet<TaskId>,
-    /// The first failure: task, cause, whether another attempt may do better.
-    failed: Option<(Option<TaskId>, String, bool)>,
-    /// Subtasks that join or leave: a channel to one that does not come about, or is gone, ends
-    /// nothing. What broke is remembered until it is known.
-    unsettled: BTreeSet<SubtaskIdx>,
-    broken: Vec<(SubtaskIdx, SubtaskIdx, String)>,
-}
-
-impl Outbox {
-    /// Of an attempt that has said nothing.
-    pub fn new(stamp: Stamp) -> Self {
-        let state = State {
-            stamp,
-            ended: BTreeSet::new(),
-            failed: None,
-            unsettled: BTreeSet::new(),
-            broken: Vec::new(),
-        };
-        Self {
-            state: Mutex::new(state),
-        }
-    }
-
-    /// Begins to stamp what is sent to the second, and passes it on.
-    pub fn begin(
-        stamp: &Stamp,
-        to_coordinator: mpsc::Sender<(Stamp, Event)>,
-    ) -> (Arc<Self>, mpsc::Sender<Event>) {
-        let (events, stamped) = mpsc::channel(EVENTS_MAX);
-        let outbox = Arc::new(Self::new(stamp.clone()));
-        tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
-        (outbox, events)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every critical section leaves it whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// By whose command it runs.
-    pub fn stamp(&self) -> Stamp {
-        self.state().stamp.clone()
-    }
-
-    /// Its tasks that have ended.
-    pub fn ended(&self) -> Vec<TaskId> {
-        self.state().ended.iter().copied().collect()
-    }
-
-    /// Why it has failed, if it has.
-    pub fn failed(&self) -> Option<String> {
-        self.state()
-            .failed
-            .as_ref()
-            .map(|(_, cause, _)| cause.clone())
-    }
-
-    /// Another coordinator goes on with it. Returns what that one must hear once more: it may have
-    /// been said to the earlier one only.
-    pub fn adopt(&self, generation: Generation) -> Vec<Event> {
-        let mut state = self.state();
-        state.stamp.generation = generation;
-        let ended = state.ended.iter().map(|task| Event::Ended { task: *task });
-        let mut again: Vec<Event> = ended.collect();
-        if let Some((task, cause, retry)) = state.failed.clone() {
-            again.push(Event::Failed { task, cause, retry });
-        }
-        again
-    }
-
-    /// A hand-over is prepared: these may come or go.
-    pub fn unsettle(&self, subtasks: impl IntoIterator<Item = SubtaskIdx>) {
-        self.state().unsettled.extend(subtasks);
-    }
-
-    /// These are here to stay; a channel between them that broke meanwhile has ended the attempt.
-    pub fn settle(&self, subtasks: &BTreeSet<SubtaskIdx>) {
-        let mut state = self.state();
-        state.unsettled.retain(|it| !subtasks.contains(it));
-        for (sender, receiver, cause) in std::mem::take(&mut state.broken) {
-            if subtasks.contains(&sender) && subtasks.contains(&receiver) {
-                state.failed.get_or_insert((None, cause, true));
-            }
-        }
-    }
-
-    /// Notes what must be known later; returns the stamp for the event.
-    pub fn note(&self, event: &Event) -> Stamp {
-        let mut state = self.state();
-        match event {
-            Event::Ended { task } => {
-                state.ended.insert(*task);
-            }
-            Event::Failed { task, cause, retry } => {
-                let failed = (*task, cause.clone(), *retry);
-                state.failed.get_or_insert(failed);
-            }
-            Event::ChannelBroke {
-                sender,
-                receiver,
-                cause,
-            } => {
-                let ends = [sender, receiver];
-                if ends.iter().any(|end| state.unsettled.contains(end)) {
-                    state.broken.push((*sender, *receiver, cause.clone()));
-                } else {
-                    state.failed.get_or_insert((None, cause.clone(), true));
-                }
-            }
-            Event::Prepared { .. }
-            | Event::Ack(_)
-            | Event::Declined { .. }
-            | Event::Published { .. }
-            | Event::PublishFailed { .. }
-            | Event::TakenOver { .. }
-            | Event::HandOverPrepared
-            | Event::HandOverRefused { .. }
-            | Event::Received { .. }
-            | Event::Progress(_) => {}
-        }
-        state.stamp.clone()
-    }
+/// Begins to stamp what is sent to the second, and passes it on.
+pub fn begin(
+    stamp: &Stamp,
+    to_coordinator: mpsc::Sender<(Stamp, Event)>,
+) -> (Arc<Outbox>, mpsc::Sender<Event>) {
+    let (events, stamped) = mpsc::channel(EVENTS_MAX);
+    let outbox = Arc::new(Outbox::new(stamp.clone()));
+    tokio::spawn(stamp_events(Arc::clone(&outbox), stamped, to_coordinator));
+    (outbox, events)
 }
 
 /// Stamps events until the attempt and all its tasks are gone.
@@ -158,34 +34,5 @@ async fn stamp_events(
         if to_coordinator.send((stamp, event)).await.is_err() {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use streamforge_core::ids::{Epoch, JobId, StageIdx};
-
-    use super::*;
-
-    #[test]
-    fn adopter_hears_once_more_what_its_predecessor_heard_last_f1() {
-        let stamp = |generation| Stamp {
-            job: JobId("j".to_owned()),
-            generation: Generation::from_stored(generation),
-            epoch: Epoch::from_stored(4),
-        };
-        let outbox = Outbox::new(stamp(1));
-        let task = TaskId {
-            stage: StageIdx(0),
-            subtask: SubtaskIdx(1),
-        };
-        assert_eq!(outbox.note(&Event::Ended { task }), stamp(1));
-
-        let again = outbox.adopt(Generation::from_stored(2));
-
-        assert_eq!(again, [Event::Ended { task }]);
-        assert_eq!(outbox.note(&Event::Ended { task }), stamp(2));
-        assert_eq!(outbox.ended(), [task]);
-        assert_eq!(outbox.failed(), None);
     }
 }

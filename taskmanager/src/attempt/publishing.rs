@@ -11,7 +11,7 @@ use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId};
 use streamforge_core::job_graph::OperatorKind;
 use streamforge_core::manifest::StagedInterval;
-use streamforge_core::messages::{Deployment, Event, TaskManagerId};
+use streamforge_core::messages::Event;
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::{Publisher, SlotTakeOver};
 use streamforge_engine::staged::Staged;
@@ -116,7 +116,7 @@ pub(super) async fn open_publishers(
         if building.deployment.is_first(me) {
             publisher.discard_unlisted(&listed).await?;
         }
-        let slots = slots_to_take(building.deployment, me, &operator.uid);
+        let slots = SlotTakeOver::of(building.deployment, me, &operator.uid);
         publisher.take_over(&slots).await?;
         for SlotTakeOver { slot, listed, .. } in slots {
             building.staged.inherit(slot, listed);
@@ -124,33 +124,4 @@ pub(super) async fn open_publishers(
         publishers.insert(operator.uid.clone(), publisher);
     }
     Ok(publishers)
-}
-
-/// The slots of a sink that this task manager publishes: those of its subtasks, and of the listed
-/// ones its share; every listed one has an owner (X4).
-fn slots_to_take(
-    deployment: &Deployment,
-    me: &TaskManagerId,
-    sink: &OperatorUid,
-) -> Vec<SlotTakeOver> {
-    let is_mine = |slot: &SlotId| deployment.publisher_of(slot.slot) == Some(me);
-    let restore = deployment.restore.as_ref();
-    let newest = restore.map_or(CheckpointId::ZERO, |manifest| manifest.id);
-    let own = deployment.placement.keys().map(|subtask| SlotId {
-        sink: sink.clone(),
-        slot: subtask.0,
-    });
-    let mut slots: BTreeMap<SlotId, Vec<StagedInterval>> =
-        own.map(|slot| (slot, Vec::new())).collect();
-    let listed = restore.iter().flat_map(|manifest| &manifest.staged);
-    for state in listed.filter(|state| state.slot.sink == *sink) {
-        slots.insert(state.slot.clone(), state.intervals.clone());
-    }
-    let take_over = |(slot, listed)| SlotTakeOver {
-        slot,
-        listed,
-        newest,
-    };
-    let mine = slots.into_iter().filter(|(slot, _)| is_mine(slot));
-    mine.map(take_over).collect()
 }

@@ -117,6 +117,20 @@ fn job_waits_until_there_are_slots_for_all_subtasks_and_says_so() {
 }
 
 #[test]
+fn order_for_more_than_there_are_slots_keeps_no_start_waiting_that_has_not_begun() {
+    let mut rig = Rig::alone(three(), Objects::default());
+    rig.wait(1);
+    rig.register(&a(), 1);
+    rig.register(&b(), 1);
+    assert!(rig.co.status().waits_for.is_some());
+    rig.feed(Input::Scale(4));
+    assert_eq!(rig.co.status().wanted, 4);
+    rig.wait(1_001);
+
+    assert_eq!(rig.deployment().parallelism, 2);
+}
+
+#[test]
 fn rows_flow_only_when_every_task_manager_has_loaded_its_tasks() {
     let mut rig = Rig::alone(three(), Objects::default());
     for id in [a(), b(), c()] {

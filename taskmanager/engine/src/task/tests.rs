@@ -559,3 +559,27 @@ fn ended_tasks_go_on_answering_barriers_c11() {
     job.settle();
     assert!(job.tasks.values().all(TaskCore::is_ended));
 }
+
+/// A coordinator dies after its stop's barrier; whoever adopts the task did not ask for a stop.
+#[test]
+fn source_reads_on_when_its_stop_is_given_up_f1_c11() {
+    let stop = |id| Barrier {
+        id: CheckpointId::from_stored(id),
+        kind: CheckpointKind::Stop,
+    };
+    let mut job = Job::new([0, 0]);
+    job.settle();
+    let source = job.core(task(0, 0));
+    source.on_checkpoint(stop(3)).unwrap();
+    assert!(!source.reads());
+    source.on_abort(CheckpointId::from_stored(2));
+    assert!(!source.reads(), "another attempt was given up");
+
+    source.on_abort(CheckpointId::from_stored(4));
+
+    assert!(source.reads());
+    source.on_checkpoint(stop(4)).unwrap();
+    assert!(source.reads(), "it was given up before it came");
+    source.on_checkpoint(stop(5)).unwrap();
+    assert!(!source.reads());
+}
