@@ -74,7 +74,13 @@ fn order(
 
 #[expect(clippy::needless_pass_by_value, reason = "as a function for map_err")]
 pub(super) fn refused(status: tonic::Status) -> anyhow::Error {
-    anyhow::anyhow!("the coordinator refuses: {}", status.message())
+    match status.code() {
+        tonic::Code::Unavailable | tonic::Code::Unknown => anyhow::anyhow!(
+            "the connection to the coordinator broke before it answered ({}): ask again",
+            status.message()
+        ),
+        _ => anyhow::anyhow!("the coordinator refuses: {}", status.message()),
+    }
 }
 
 /// Where the job's checkpoints are.
@@ -95,8 +101,9 @@ async fn address(args: &ControlArgs) -> Result<String> {
     }
     let address = history_of(args).await?.head.coordinator;
     if address.parse::<std::net::SocketAddr>().is_err() {
+        let ended = ended(args).await;
         bail!(
-            "the job runs, or ran, in one process ({address}), which takes no orders: run it with \
+            "the job runs, or ran, in one process ({address}), which takes no orders{ended}: run it with \
              --task-managers or --listen"
         );
     }

@@ -221,6 +221,10 @@ async fn restore_from(
              place first, or give the new job another --store"
         );
     }
+    let own = super::open_history(job).await;
+    if !args.fresh && own.is_ok_and(|own| !own.retained().is_empty()) {
+        return Ok(None); // the job has state of its own; the savepoint may be gone by now
+    }
     let store = place.open_read_only().await;
     let store = store.with_context(|| format!("open savepoint {place}"))?;
     Ok(Some(RestoreFrom {

@@ -89,8 +89,11 @@ fn file_that_came_after_the_first_start_is_not_read() {
     let workspace = stopped_inside_a_file();
     workspace.write("in/c.ndjson", "{\"id\":-1}\n");
 
-    workspace.run(&["--parallelism", "2"]).check_code(0);
+    let ended = workspace.run(&["--parallelism", "2"]);
 
+    ended.check_code(0);
+    let told = ended.stderr.contains("c.ndjson") && ended.stderr.contains("are not read");
+    assert!(told, "{}", ended.stderr);
     let rows = workspace.published().rows();
     assert_eq!(rows.len(), ROWS);
     assert!(!rows.contains(&"{\"id\":-1}".to_owned()));

@@ -155,6 +155,8 @@ impl Coordinator {
     }
 
     fn refuse_import(&mut self, damages: Vec<String>) {
+        // The folder is named beside; the mark of where it is looked for is ours.
+        let damages = damages.iter().map(|it| it.replace(ELSEWHERE, "")).collect();
         let place = self.import.as_ref().map(|import| import.place.clone());
         let place = place.unwrap_or_default();
         self.fail(Error::SavepointDamaged { place, damages });

@@ -260,6 +260,12 @@ impl SourceReader for GeneratorReader {
             let number: u64 = state.split.0.parse().map_err(|_| unreadable())?;
             let next = next.parse().map_err(|_| unreadable())?;
             let end = rows_of_split(&*self.preset, number);
+            if end.is_some_and(|end| end < next) {
+                let reason = format!(
+                    "the job has read {next} rows of split {number} already: `rows` is too small now"
+                );
+                return Err(refused(format!("read generator {}", self.node), reason));
+            }
             self.made += next;
             self.total += end.unwrap_or(0);
             self.splits.push(Split {

@@ -351,7 +351,7 @@ pub fn open_publisher(
             let config: crate::files::config::SinkConfig = config(&spec.connector)?;
             let (job, sink) = (&name.job, &name.sink.0);
             Ok(Some(match place_of(&config)? {
-                None => Box::new(FilePublisher::open(&config.path, job, sink)?),
+                None => Box::new(FilePublisher::open(&config.path, job, sink, name.epoch)?),
                 Some(place) => {
                     let door = Door::new(place, surroundings.secrets.clone());
                     Box::new(BucketPublisher::new(door, job, sink, name.epoch))

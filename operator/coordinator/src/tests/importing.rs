@@ -128,6 +128,7 @@ fn savepoint_that_is_not_whole_is_refused_by_the_object_that_is_missing_c9() {
 
         assert!(text.starts_with("restore savepoint there"), "{text}");
         assert!(text.contains(&format!("{missing} is missing")), "{text}");
+        assert!(!text.contains(ELSEWHERE), "{text}");
     }
 }
 

@@ -78,6 +78,13 @@ pub fn name_prefix(job: &JobId, sink: &str) -> String {
     format!("part-{:08x}-", hash >> 32)
 }
 
+/// The epoch in a file's name, if it is one of this sink's.
+pub fn epoch_of(key: &str, prefix: &str) -> Option<Epoch> {
+    let name = key.rsplit('/').next()?;
+    let number = name.strip_prefix(prefix)?.split('-').next()?;
+    number.parse().ok().map(Epoch::from_stored)
+}
+
 /// The connector's own words about a staged object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detail {

@@ -367,6 +367,25 @@ impl FileReader {
         Ok(())
     }
 
+    /// Files that came after the list was made are not read; whoever put them there should know.
+    fn tell_unread(&self) {
+        if self.place.subtask != 0 || self.place.job.is_none() {
+            return;
+        }
+        let paths = listed(&self.spec).unwrap_or_default();
+        let unread = |path: &&PathBuf| !self.seen.contains(&file_id(path));
+        let unread: Vec<&PathBuf> = paths.iter().filter(unread).collect();
+        if let Some(first) = unread.first() {
+            tracing::warn!(
+                "{} files that match the path of `{}` are not read, for they came after the job listed its files: {} \
+                 and so on; a source with `watch` reads them",
+                unread.len(),
+                self.spec.node,
+                first.display()
+            );
+        }
+    }
+
     fn read(&mut self) -> Result<Option<DecodedPiece>, Error> {
         let Some(current) = &mut self.current else {
             return Ok(None);
@@ -419,6 +438,7 @@ impl SourceReader for FileReader {
                 continue;
             }
             if self.spec.config.watch.is_none() {
+                self.tell_unread();
                 return Ok(SourceEvent::Ended);
             }
             self.look()?;

@@ -33,7 +33,7 @@ use streamforge_store::s3::{
 };
 use tokio::sync::OnceCell;
 
-use super::{FileSinkSpec, FileWriter, STAGING, WriterName, name_prefix};
+use super::{FileSinkSpec, FileWriter, STAGING, WriterName, epoch_of, name_prefix};
 use crate::error::{failed, refused};
 use crate::files::config::SinkConfig;
 use crate::files::sink::segment::disk_error;
@@ -360,13 +360,6 @@ impl BucketPublisher {
             )),
         }
     }
-}
-
-/// The epoch in a file's name, if it is one of this sink's.
-fn epoch_of(key: &str, prefix: &str) -> Option<Epoch> {
-    let name = key.rsplit('/').next()?;
-    let number = name.strip_prefix(prefix)?.split('-').next()?;
-    number.parse().ok().map(Epoch::from_stored)
 }
 
 #[async_trait]

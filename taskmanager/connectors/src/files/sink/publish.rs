@@ -18,14 +18,14 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
-use streamforge_core::ids::{JobId, SlotId};
+use streamforge_core::ids::{Epoch, JobId, SlotId};
 use streamforge_core::manifest::{StagedInterval, StagedObject};
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::Publisher;
 use tracing::warn;
 
 use super::segment::disk_error;
-use super::{Detail, STAGING, name_prefix};
+use super::{Detail, STAGING, epoch_of, name_prefix};
 use crate::error::failed;
 
 /// Folder of held segments, one folder per file.
@@ -91,11 +91,12 @@ pub struct FilePublisher {
     root: PathBuf,
     staging: PathBuf,
     prefix: String,
+    epoch: Epoch,
 }
 
 impl FilePublisher {
-    /// A publisher of a job's sink into this folder.
-    pub fn open(root: &str, job: &JobId, sink: &str) -> Result<Self, Error> {
+    /// A publisher of a job's sink into this folder, for one attempt.
+    pub fn open(root: &str, job: &JobId, sink: &str, epoch: Epoch) -> Result<Self, Error> {
         let root = PathBuf::from(root);
         let staging = root.join(STAGING);
         make_folder(&staging)?;
@@ -103,6 +104,7 @@ impl FilePublisher {
             root,
             staging,
             prefix: name_prefix(job, sink),
+            epoch,
         })
     }
 
@@ -283,6 +285,12 @@ impl FilePublisher {
         }
     }
 
+    /// Whether an earlier attempt of this sink wrote it. A later one's is not ours to judge: this
+    /// process may have been frozen, and be the dead one.
+    fn is_of_the_dead(&self, name: &str) -> bool {
+        epoch_of(name, &self.prefix).is_some_and(|epoch| epoch < self.epoch)
+    }
+
     /// Removes staged files of this sink that no manifest lists.
     fn remove_unlisted(&self, listed: &BTreeSet<&str>) -> Result<(), Error> {
         let error = |error| disk_error(format!("list {}", self.staging.display()), error);
@@ -292,7 +300,7 @@ impl FilePublisher {
                 .file_name()
                 .to_string_lossy()
                 .into_owned();
-            if name.starts_with(&self.prefix) && !listed.contains(name.as_str()) {
+            if self.is_of_the_dead(&name) && !listed.contains(name.as_str()) {
                 let path = self.staging.join(&name);
                 let gone = fs::remove_file(&path);
                 if let Err(cause) = gone
@@ -316,11 +324,7 @@ impl FilePublisher {
         for entry in entries {
             let entry =
                 entry.map_err(|error| disk_error(format!("list {}", folder.display()), error))?;
-            if entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with(&self.prefix)
-            {
+            if self.is_of_the_dead(&entry.file_name().to_string_lossy()) {
                 self.complete(&entry.path())?;
             }
         }
@@ -455,7 +459,9 @@ mod tests {
     fn what_was_staged_in_another_folder_is_not_taken_for_published_x6() {
         let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = new.path().to_str().unwrap();
-        let publisher = FilePublisher::open(path, &JobId("j".to_owned()), "out").unwrap();
+        let publisher =
+            FilePublisher::open(path, &JobId("j".to_owned()), "out", Epoch::from_stored(9))
+                .unwrap();
 
         let refused = publisher.publish_object(&listed("s", old.path()));
         let said = refused.unwrap_err().with_causes();
@@ -480,7 +486,9 @@ mod tests {
     async fn a_blocked_folder_keeps_no_attempt_from_its_start_x4() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_str().unwrap();
-        let publisher = FilePublisher::open(root, &JobId("j".to_owned()), "out").unwrap();
+        let publisher =
+            FilePublisher::open(root, &JobId("j".to_owned()), "out", Epoch::from_stored(9))
+                .unwrap();
         let mut object = listed("s", folder.path());
         object.published = "day/a.ndjson".to_owned();
         fs::write(folder.path().join(STAGING).join("s"), "1\n").unwrap();
@@ -509,7 +517,9 @@ mod tests {
     fn a_zombies_shorter_join_does_not_replace_a_finished_file_x6() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_str().unwrap();
-        let publisher = FilePublisher::open(root, &JobId("j".to_owned()), "out").unwrap();
+        let publisher =
+            FilePublisher::open(root, &JobId("j".to_owned()), "out", Epoch::from_stored(9))
+                .unwrap();
         let target = folder.path().join("a/part-1.ndjson");
         let [whole, shorter] = ["whole", "shorter"].map(|name| folder.path().join(name));
         fs::write(&whole, "1\n2\n").unwrap();

@@ -53,7 +53,12 @@ fn writer_of(config: SinkConfig, format: OutputFormat, epoch: u64) -> FileWriter
 }
 
 fn publisher(folder: &Path) -> FilePublisher {
-    FilePublisher::open(folder.to_str().unwrap(), &job(), "out").unwrap()
+    publisher_of(folder, 9)
+}
+
+fn publisher_of(folder: &Path, epoch: u64) -> FilePublisher {
+    let epoch = Epoch::from_stored(epoch);
+    FilePublisher::open(folder.to_str().unwrap(), &job(), "out", epoch).unwrap()
 }
 
 fn rows(values: &[i64]) -> StreamBatch {
@@ -208,6 +213,24 @@ async fn what_a_dead_attempt_staged_and_nobody_listed_is_removed() {
 
     assert_eq!(contents(folder.path()), ["{\"n\":1}\n"]);
     assert_eq!(staged(folder.path()), [foreign.display().to_string()]);
+}
+
+#[tokio::test]
+async fn a_frozen_attempt_that_wakes_up_removes_nothing_of_a_later_one_x4() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = writer_of(config(folder.path()), OutputFormat::Json, 4);
+    writer.write(rows(&[1])).await.unwrap();
+    let listed = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
+
+    // It began as attempt 3, from nothing, and got no further until now.
+    let zombie = publisher_of(folder.path(), 3);
+    zombie.discard_unlisted(&[]).await.unwrap();
+
+    publisher(folder.path())
+        .publish(&slot(), &listed)
+        .await
+        .unwrap();
+    assert_eq!(contents(folder.path()), ["{\"n\":1}\n"]);
 }
 
 #[tokio::test]
@@ -588,7 +611,13 @@ fn a_folder_that_cannot_be_made_is_named() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
 
-    let error = FilePublisher::open(file.join("out").to_str().unwrap(), &job(), "out").unwrap_err();
+    let error = FilePublisher::open(
+        file.join("out").to_str().unwrap(),
+        &job(),
+        "out",
+        Epoch::from_stored(9),
+    )
+    .unwrap_err();
 
     assert!(
         error.with_causes().contains("make output folder"),
