@@ -57,22 +57,52 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Error> {
         .tokenize_with_location()
         .map_err(|error| Error::new(format!("this is not an SQL expression: {error}")))?;
     check_nesting(&tokens)?;
+    check_chains(&tokens)?;
     let parsed = DFParserBuilder::new(tokens)
         .with_dialect(&GenericDialect {})
         .with_recursion_limit(NESTING_MAX)
         .build()
         .and_then(|mut parser| parser.parse_into_expr())
         .map_err(|error| Error::new(syntax_message(&error.strip_backtrace())))?;
-    if chain_of(&parsed.expr) > CHAIN_MAX {
-        return Err(Error::with_hint(
-            format!("more than {CHAIN_MAX} operators in a chain"),
-            "use `x IN (a, b, ...)`, or split the expression over two select steps",
-        ));
-    }
     Ok(Parsed {
         ast: parsed.expr,
         alias: parsed.alias.map(|alias| alias.value),
     })
+}
+
+/// Chains of operators within parentheses and calls too: whoever walks the tree goes as deep.
+fn check_chains(tokens: &[TokenWithSpan]) -> Result<(), Error> {
+    let mut outer: Vec<usize> = Vec::new();
+    let mut chain = 0_usize;
+    for token in tokens {
+        match &token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => {
+                outer.push(std::mem::take(&mut chain));
+            }
+            Token::RParen | Token::RBracket | Token::RBrace => chain = outer.pop().unwrap_or(0),
+            Token::Comma => chain = 0,
+            Token::Word(word) if word.quote_style.is_none() => match word.keyword {
+                Keyword::WHEN | Keyword::THEN | Keyword::ELSE => chain = 0,
+                Keyword::AND | Keyword::OR | Keyword::LIKE | Keyword::ILIKE => chain += 1,
+                // The AND that follows is its own.
+                Keyword::BETWEEN => chain = chain.saturating_sub(1),
+                _ => {}
+            },
+            Token::Word(_)
+            | Token::Number(..)
+            | Token::SingleQuotedString(_)
+            | Token::Whitespace(_)
+            | Token::Period => {}
+            _ => chain += 1,
+        }
+        if chain > CHAIN_MAX {
+            return Err(Error::with_hint(
+                format!("more than {CHAIN_MAX} operators in a chain"),
+                "use `x IN (a, b, ...)`, or split the expression over two select steps",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Words that the parser takes for syntax first and, if that fails, reads again as a name.
@@ -134,26 +164,6 @@ fn check_nesting(tokens: &[TokenWithSpan]) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Longest chain of binary operators, found without recursion.
-fn chain_of(ast: &Expr) -> usize {
-    let mut longest = 0;
-    let mut open = vec![(ast, 1_usize)];
-    while let Some((expr, depth)) = open.pop() {
-        longest = longest.max(depth);
-        match expr {
-            Expr::BinaryOp { left, right, .. } => {
-                open.push((left, depth + 1));
-                open.push((right, depth + 1));
-            }
-            Expr::Nested(inner)
-            | Expr::UnaryOp { expr: inner, .. }
-            | Expr::Cast { expr: inner, .. } => open.push((inner, depth + 1)),
-            _ => {}
-        }
-    }
-    longest
 }
 
 fn syntax_message(message: &str) -> String {

@@ -7,7 +7,7 @@
 //! is entered at the block of its fingerprint.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom, Take};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,15 +41,22 @@ impl Codec {
     }
 }
 
-/// Counts what passes, for people who watch the progress.
-struct Counted<R> {
-    inner: R,
+/// A file up to its listed length. Counts what passes, for people who watch the progress.
+struct Listed {
+    inner: Take<File>,
     bytes: Arc<AtomicU64>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl Read for Listed {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let n = self.inner.read(buf)?;
+        // Taken for the end, the rows behind it would be lost without a word.
+        if n == 0 && !buf.is_empty() && self.inner.limit() > 0 {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::UnexpectedEof,
+                "it was cut while it was read",
+            ));
+        }
         self.bytes.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
@@ -155,7 +162,7 @@ fn decompressed(
             .map_err(|error| Error::io("seek in", path, error))?;
     }
     let bytes = Arc::clone(read_bytes);
-    let listed = Counted {
+    let listed = Listed {
         inner: file.take(facts.size.saturating_sub(from)),
         bytes,
     };
@@ -216,6 +223,22 @@ mod tests {
         assert_eq!(rest("a.gz", &several, 4), "two\n");
         assert_eq!(rest("a.gz", &several, 0), "one\ntwo\n");
         assert_eq!(rest("a.zst", &zstd, 5), "wo\n");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_while_it_is_read_is_no_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.ndjson");
+        std::fs::write(&path, "x".repeat(100_000)).unwrap();
+        let facts = FileFacts::of(&path).unwrap();
+        let mut stream = open(&facts, 0, &Arc::default()).unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+
+        let file = std::fs::OpenOptions::new().write(true).open(&path);
+        file.unwrap().set_len(50).unwrap();
+        let read = stream.read_to_end(&mut Vec::new());
+
+        assert!(read.unwrap_err().to_string().contains("cut while"));
     }
 
     #[test]

@@ -37,6 +37,24 @@ fn lists_are_made_of_at_most_10000_items() {
 }
 
 #[test]
+fn long_chains_are_refused_wherever_they_stand() {
+    let sum = |n: usize| vec!["b"; n].join(" + ");
+    assert!(parse(&format!("abs({})", sum(400))).is_ok());
+    let whens: String = (0..300).map(|n| format!("WHEN b = {n} AND i = {n} THEN {n} ")).collect();
+    assert!(parse(&format!("CASE {whens}ELSE 0 END")).is_ok());
+    for text in [
+        sum(2_000),
+        format!("abs({})", sum(2_000)),
+        format!("coalesce(1, (2 * ({})))", sum(2_000)),
+        format!("CASE WHEN {} > 1 THEN 1 END", sum(2_000)),
+        vec!["b > 1"; 500].join(" OR "),
+    ] {
+        let refused = parse(&text).unwrap_err().message;
+        assert!(refused.contains("operators in a chain"), "{refused}");
+    }
+}
+
+#[test]
 fn times_are_compared_and_cut_in_all_years_that_they_can_have() {
     // By hand; 5000-06-15 is a Sunday, and the first of the year 1 a Monday.
     for (sql, value) in [
