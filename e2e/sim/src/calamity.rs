@@ -4,6 +4,7 @@
 
 use streamforge_coordinator::{Input as CoordinatorInput, MemberPolicy};
 
+use crate::saved::NAMES;
 use crate::world::World;
 
 /// Coordinators at once.
@@ -76,7 +77,7 @@ impl World<'_> {
 
     /// Something goes wrong.
     pub(crate) fn stir(&mut self) {
-        let calamity = self.rng.below(14);
+        let calamity = self.rng.below(16);
         self.trace.note(&[calamity, self.now_ms]);
         match calamity {
             // A fork: the old one goes on and does not know.
@@ -99,6 +100,7 @@ impl World<'_> {
             9 => self.break_session(),
             10 => self.break_channel(),
             11 => self.return_task_manager(),
+            12 | 13 => self.ask_for_savepoint(),
             _ => self.crash_task_manager(),
         }
     }
@@ -118,6 +120,18 @@ impl World<'_> {
         if newest.is_some_and(|it| it.co.check_scale(parallelism).is_ok()) {
             let input = CoordinatorInput::Scale(parallelism);
             self.tell_newest(&format!("scale to {parallelism}"), input);
+        }
+    }
+
+    /// A person wants a savepoint, and the job stopped there now and then.
+    fn ask_for_savepoint(&mut self) {
+        let stops = self.rng.one_in(4);
+        let name = NAMES.get(self.rng.pick(NAMES.len())).copied();
+        let name = name.unwrap_or_default().to_owned();
+        let newest = self.processes.last();
+        if newest.is_some_and(|it| it.co.check_savepoint(&name, stops).is_ok()) {
+            let what = format!("savepoint {name}, stops: {stops}");
+            self.tell_newest(&what, CoordinatorInput::Savepoint { name, stops });
         }
     }
 
