@@ -77,7 +77,7 @@ impl World<'_> {
 
     /// Something goes wrong.
     pub(crate) fn stir(&mut self) {
-        let calamity = self.rng.below(16);
+        let calamity = self.rng.below(14);
         self.trace.note(&[calamity, self.now_ms]);
         match calamity {
             // A fork: the old one goes on and does not know.
@@ -100,7 +100,6 @@ impl World<'_> {
             9 => self.break_session(),
             10 => self.break_channel(),
             11 => self.return_task_manager(),
-            12 | 13 => self.ask_for_savepoint(),
             _ => self.crash_task_manager(),
         }
     }
@@ -124,8 +123,8 @@ impl World<'_> {
     }
 
     /// A person wants a savepoint, and the job stopped there now and then.
-    fn ask_for_savepoint(&mut self) {
-        let stops = self.rng.one_in(4);
+    pub(crate) fn ask_for_savepoint(&mut self) {
+        let stops = self.rng.one_in(8);
         let name = NAMES.get(self.rng.pick(NAMES.len())).copied();
         let name = name.unwrap_or_default().to_owned();
         let newest = self.processes.last();

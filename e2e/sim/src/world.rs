@@ -30,6 +30,9 @@ use crate::watch::HeadWatch;
 /// Far more steps than a calm job needs.
 const CALM_STEPS_MAX: u64 = 300_000;
 
+/// One step in so many somebody asks for a savepoint.
+const SAVEPOINT_ONE_IN: u64 = 500;
+
 /// Steps of chaos for a job that begins with a savepoint.
 const CHAOS_OF_BEGUN_N: u64 = 500;
 
@@ -405,6 +408,9 @@ impl<'a> World<'a> {
         }
         if !self.is_calm() && self.rng.one_in(self.stir_one_in) {
             self.stir();
+        }
+        if !self.is_calm() && self.rng.one_in(SAVEPOINT_ONE_IN) {
+            self.ask_for_savepoint();
         }
         if self.restarts && self.processes.is_empty() && !self.watch.is_finished() {
             self.start_somebody();
