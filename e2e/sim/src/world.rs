@@ -31,7 +31,7 @@ use crate::watch::HeadWatch;
 const CALM_STEPS_MAX: u64 = 300_000;
 
 /// One step in so many somebody asks for a savepoint.
-const SAVEPOINT_ONE_IN: u64 = 500;
+const SAVEPOINT_ONE_IN: u64 = 1_500;
 
 /// Steps of chaos for a job that begins with a savepoint.
 const CHAOS_OF_BEGUN_N: u64 = 500;
