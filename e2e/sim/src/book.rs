@@ -20,7 +20,7 @@ use streamforge_engine::state::PartRows;
 type Blocks = BTreeSet<(KeyGroup, String)>;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Book {
     /// Hash of the rows of a key group in an object.
     rows: BTreeMap<(String, KeyGroup), u64>,
@@ -61,6 +61,35 @@ impl Book {
         self.acks.insert((ack.id, ack.task), state);
     }
 
+    /// The book of a job that begins with copies of what this one's tasks wrote, object by object.
+    pub fn copied(&self, from: &Manifest, to: &Manifest) -> Self {
+        let mut rows = BTreeMap::new();
+        for (uid, state) in &from.operators {
+            let copies = to.operators.get(uid).into_iter().flat_map(|it| &it.parts);
+            for (part, copy) in state.parts.iter().zip(copies) {
+                for block in &part.blocks {
+                    if let Some(hash) = self.rows.get(&(part.key.clone(), block.group)) {
+                        rows.insert((copy.key.clone(), block.group), *hash);
+                    }
+                }
+            }
+        }
+        let acks = BTreeMap::new();
+        Self { rows, acks }
+    }
+
+    /// O3: it lists what the tasks acknowledged, all of it.
+    pub fn check_whole(&self, manifest: &Manifest) {
+        for (uid, state) in &manifest.operators {
+            let blocks = state.parts.iter().flat_map(|part| {
+                let groups = part.blocks.iter().map(|block| block.group);
+                groups.map(|group| (group, part.key.clone()))
+            });
+            let groups = (0..).take(manifest.max_parallelism as usize).map(KeyGroup);
+            self.check_listed(manifest, uid, &groups.collect(), &blocks.collect());
+        }
+    }
+
     /// O3: what was loaded of these groups is what their owners had.
     pub fn check(
         &self,
@@ -82,6 +111,16 @@ impl Book {
                 found.insert((*group, key.clone()));
             }
         }
+        self.check_listed(manifest, uid, groups, &found);
+    }
+
+    fn check_listed(
+        &self,
+        manifest: &Manifest,
+        uid: &OperatorUid,
+        groups: &BTreeSet<KeyGroup>,
+        found: &Blocks,
+    ) {
         if manifest.tasks.is_empty() {
             return; // it holds what the one before it held
         }
@@ -93,7 +132,7 @@ impl Book {
             .cloned()
             .collect();
         assert_eq!(
-            found, expected,
+            *found, expected,
             "{uid}: not the state that checkpoint {} was taken of (O3)",
             manifest.id
         );

@@ -4,6 +4,7 @@
 
 use streamforge_coordinator::{Input as CoordinatorInput, MemberPolicy};
 
+use crate::saved::NAMES;
 use crate::world::World;
 
 /// Coordinators at once.
@@ -118,6 +119,18 @@ impl World<'_> {
         if newest.is_some_and(|it| it.co.check_scale(parallelism).is_ok()) {
             let input = CoordinatorInput::Scale(parallelism);
             self.tell_newest(&format!("scale to {parallelism}"), input);
+        }
+    }
+
+    /// A person wants a savepoint, and the job stopped there now and then.
+    pub(crate) fn ask_for_savepoint(&mut self) {
+        let stops = self.rng.one_in(8);
+        let name = NAMES.get(self.rng.pick(NAMES.len())).copied();
+        let name = name.unwrap_or_default().to_owned();
+        let newest = self.processes.last();
+        if newest.is_some_and(|it| it.co.check_savepoint(&name, stops).is_ok()) {
+            let what = format!("savepoint {name}, stops: {stops}");
+            self.tell_newest(&what, CoordinatorInput::Savepoint { name, stops });
         }
     }
 

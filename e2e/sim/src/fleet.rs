@@ -33,7 +33,12 @@ impl World<'_> {
         self.processes_n += 1;
         let id = self.processes_n;
         let wants = (parallelism, self.members.clone());
-        let process = Process::new(id, &mut self.rng, self.graph, client, wants);
+        let restore_from = self
+            .begun_with
+            .as_ref()
+            .map(|id| format!("savepoint of {id}"));
+        let rng = &mut self.rng;
+        let process = Process::new(id, rng, self.graph, client, wants, restore_from);
         self.trace
             .say(|| format!("{} coordinator {id} at {parallelism}", self.now_ms));
         self.processes.push(process);

@@ -4,7 +4,8 @@
 //! real planner and formats: the host's loop, the task managers' threads, the network, the clock, the
 //! store and the world outside are replaced by a queue each, and one seeded generator picks who moves
 //! next. Coordinators fork, freeze and die, task managers die, store calls fail, get lost or arrive
-//! late, jobs stop and go on at another parallelism. Decides nothing about rows.
+//! late, jobs stop and go on at another parallelism, savepoints are taken and begun with. Decides nothing
+//! about rows.
 //!
 //! Start at: [`world::run`]; the invariants are in [`watch`], [`outside`] and [`oracle`].
 
@@ -21,6 +22,7 @@ pub mod outside;
 pub mod process;
 pub mod publish;
 pub mod rng;
+pub mod saved;
 pub mod task;
 pub mod task_manager;
 pub mod totals;

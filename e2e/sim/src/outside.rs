@@ -37,6 +37,8 @@ pub struct Outside {
     newest: BTreeMap<SlotId, CheckpointId>,
     /// Of each sink what heads have named and is not visible yet.
     waiting: BTreeMap<OperatorUid, BTreeMap<CheckpointId, BTreeSet<String>>>,
+    /// Of each sink how many rows each interval made visible, in that order.
+    shown: BTreeMap<OperatorUid, Vec<(CheckpointId, usize)>>,
     /// Everything visible, in the order it became so.
     pub visible: BTreeMap<OperatorUid, Vec<Row>>,
 }
@@ -145,6 +147,8 @@ impl Outside {
         assert!(id >= *newest, "{slot} went back to interval {id} (X1)");
         *newest = id;
         self.check_prefix(&slot.sink, id, name);
+        let shown = self.shown.entry(slot.sink.clone()).or_default();
+        shown.push((id, rows.len()));
         let visible = self.visible.entry(slot.sink).or_default();
         visible.extend(rows);
         self.published.insert(name.to_owned());
@@ -181,6 +185,31 @@ impl Outside {
             let is_dead = writer_of(name).is_some_and(|it| (it.generation, it.epoch) < ours);
             !name.starts_with(&folder) || listed.contains(name.as_str()) || !is_dead
         });
+    }
+
+    /// Objects of intervals up to this one that a head has named and that are not visible.
+    pub fn unpublished_to(&self, id: CheckpointId) -> Vec<&str> {
+        let intervals = self.waiting.values().flat_map(|by_id| by_id.range(..=id));
+        let objects = intervals.flat_map(|(_, objects)| objects);
+        objects.map(String::as_str).collect()
+    }
+
+    /// As it looks to a job that writes on behind this interval, wherever to.
+    pub fn up_to(&self, id: CheckpointId) -> Self {
+        let rows_n = |sink: &OperatorUid| {
+            let shown = self.shown.get(sink).into_iter().flatten();
+            let before = shown.take_while(|(interval, _)| *interval <= id);
+            before.map(|(_, rows_n)| rows_n).sum()
+        };
+        let visible = self.visible.iter().map(|(sink, rows)| {
+            let rows = rows.iter().take(rows_n(sink)).cloned();
+            (sink.clone(), rows.collect())
+        });
+        Self {
+            visible: visible.collect(),
+            book: self.book.clone(),
+            ..Self::default()
+        }
     }
 
     /// All rows of a sink.

@@ -89,6 +89,7 @@ impl Process {
         graph: &JobGraph,
         client: MemoryStore,
         (parallelism, members): (u32, MemberPolicy),
+        restore_from: Option<String>,
     ) -> Self {
         let co = Coordinator::new(Config {
             new_job: JobId(format!("job-{}", rng.any())),
@@ -98,7 +99,7 @@ impl Process {
             document: format!("parallelism {parallelism}"),
             parallelism,
             rewind_to: None,
-            restore_from: None,
+            restore_from,
             checkpoint: CheckpointPolicy {
                 interval_ms: 200 + rng.below(800),
                 timeout_ms: CHECKPOINT_TIMEOUT_MS,

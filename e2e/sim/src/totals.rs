@@ -39,6 +39,10 @@ pub struct Totals {
     pub late_n: u64,
     /// Rows published.
     pub rows_n: u64,
+    /// Savepoints.
+    pub savepoints_n: u64,
+    /// Jobs that began with one.
+    pub begun_n: u64,
 }
 
 impl Totals {
@@ -59,7 +63,7 @@ impl Totals {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 17] {
+    fn fields(&mut self) -> [&mut u64; 19] {
         [
             &mut self.checkpoints_n,
             &mut self.coordinators_n,
@@ -78,6 +82,8 @@ impl Totals {
             &mut self.refused_frames_n,
             &mut self.late_n,
             &mut self.rows_n,
+            &mut self.savepoints_n,
+            &mut self.begun_n,
         ]
     }
 

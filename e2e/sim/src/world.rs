@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use streamforge_coordinator::{Error, Input as CoordinatorInput, MemberPolicy, Outcome};
-use streamforge_core::ids::{Epoch, SubtaskIdx};
+use streamforge_core::ids::{CheckpointId, Epoch, SubtaskIdx};
 use streamforge_core::job_graph::JobGraph;
-use streamforge_core::manifest::CheckpointKind;
+use streamforge_core::manifest::{CheckpointKind, Manifest};
 use streamforge_core::messages::TaskManagerId;
 use streamforge_store::MemoryStore;
 use streamforge_store::memory::{Fault, Faults, Operation, OperationKind};
@@ -21,6 +21,7 @@ use crate::oracle;
 use crate::outside::Outside;
 use crate::process::Process;
 use crate::rng::Rng;
+use crate::saved::{SavepointWatch, delete_elsewhere};
 use crate::task_manager::{SeededFaults, TaskManager};
 use crate::totals::Totals;
 use crate::trace::Trace;
@@ -28,6 +29,12 @@ use crate::watch::HeadWatch;
 
 /// Far more steps than a calm job needs.
 const CALM_STEPS_MAX: u64 = 300_000;
+
+/// One step in so many somebody asks for a savepoint.
+const SAVEPOINT_ONE_IN: u64 = 1_500;
+
+/// Steps of chaos for a job that begins with a savepoint.
+const CHAOS_OF_BEGUN_N: u64 = 500;
 
 /// Steps that zombies and late puts have to spoil a finished job.
 const AFTER_STEPS_N: u64 = 1_000;
@@ -78,6 +85,11 @@ pub struct World<'a> {
     pub(crate) members: MemberPolicy,
     /// The newest head.
     pub watch: HeadWatch,
+    saved: SavepointWatch,
+    /// The job begins with this savepoint.
+    pub(crate) begun_with: Option<CheckpointId>,
+    /// The same, there until the job has made it its own.
+    elsewhere: Option<Manifest>,
     /// How the coordinators that are gone ended.
     pub outcomes: Vec<(u64, Outcome)>,
     pub(crate) parallelism: u32,
@@ -99,17 +111,16 @@ pub struct World<'a> {
 impl<'a> World<'a> {
     fn new(mut rng: Rng, shape: &'a Shape, graph: &'a JobGraph, trace: Trace) -> Self {
         let input = Input::new(shape, &mut rng);
-        Self::with_input(rng, shape, graph, input, trace)
+        Self::with_input(rng, shape, graph, Arc::new(input), trace)
     }
 
     fn with_input(
         mut rng: Rng,
         shape: &'a Shape,
         graph: &'a JobGraph,
-        input: Input,
+        input: Arc<Input>,
         trace: Trace,
     ) -> Self {
-        let input = Arc::new(input);
         let faults_one_in = 15 + rng.below(200);
         let stir_one_in = 150 + rng.below(1_500);
         trace.say(|| {
@@ -140,6 +151,9 @@ impl<'a> World<'a> {
             outcomes: Vec::new(),
             task_managers_n: 0,
             watch: HeadWatch::default(),
+            saved: SavepointWatch::default(),
+            begun_with: None,
+            elsewhere: None,
             parallelism: 0,
             totals: Totals::default(),
             calm: Arc::new(AtomicBool::new(false)),
@@ -154,6 +168,31 @@ impl<'a> World<'a> {
 
     fn run(mut self) -> (Totals, u64) {
         let chaos_steps_n = 500 + self.rng.below(8_000);
+        self.play(chaos_steps_n);
+        let saved = self.saved.newest.take();
+        let (seed, shape, graph) = (self.rng.any(), self.shape, self.graph);
+        let (input, trace) = (Arc::clone(&self.input), self.trace.clone());
+        let (mut totals, hash) = self.finish();
+        let Some(saved) = saved else {
+            return (totals, hash);
+        };
+        let mut begun = World::with_input(Rng::new(seed), shape, graph, input, trace);
+        let id = saved.manifest.id;
+        begun
+            .trace
+            .say(|| format!("another job begins with the savepoint of {id}"));
+        begun.store = saved.elsewhere();
+        begun.outside = saved.outside;
+        (begun.begun_with, begun.elsewhere) = (Some(id), Some(saved.manifest));
+        begun.play(CHAOS_OF_BEGUN_N);
+        let (others, hash_of_begun) = begun.finish();
+        totals.add(&others);
+        totals.begun_n += 1;
+        (totals, hash ^ hash_of_begun.rotate_left(1))
+    }
+
+    /// Some chaos, then calm until the job is finished.
+    fn play(&mut self, chaos_steps_n: u64) {
         self.choose_fleet();
         self.start_somebody();
         for _step in 0..chaos_steps_n {
@@ -177,7 +216,6 @@ impl<'a> World<'a> {
             );
             self.step();
         }
-        self.finish()
     }
 
     /// Runs the job to its end and compares everything.
@@ -207,7 +245,8 @@ impl<'a> World<'a> {
         let mut rng = Rng::new(seed);
         let input = input.unwrap_or_else(|| Input::new(&shape.0, &mut rng));
         let prints = std::env::var("SEED").is_ok();
-        let mut world = Self::with_input(rng, &shape.0, &shape.1, input, Trace::new(prints));
+        let (input, trace) = (Arc::new(input), Trace::new(prints));
+        let mut world = Self::with_input(rng, &shape.0, &shape.1, input, trace);
         world.calm.store(true, Ordering::Relaxed);
         world.restarts = false;
         world.lands = false;
@@ -370,6 +409,9 @@ impl<'a> World<'a> {
         if !self.is_calm() && self.rng.one_in(self.stir_one_in) {
             self.stir();
         }
+        if !self.is_calm() && self.rng.one_in(SAVEPOINT_ONE_IN) {
+            self.ask_for_savepoint();
+        }
         if self.restarts && self.processes.is_empty() && !self.watch.is_finished() {
             self.start_somebody();
         }
@@ -444,8 +486,13 @@ impl<'a> World<'a> {
     }
 
     pub(crate) fn look(&mut self) {
+        self.totals.savepoints_n += self.saved.look(&self.store, &self.outside);
         if let Some(manifest) = self.watch.look(&self.store, self.graph, &self.input) {
             self.outside.on_named(manifest);
+            if let Some(savepoint) = self.elsewhere.take() {
+                self.outside.book = self.outside.book.copied(&savepoint, manifest);
+                delete_elsewhere(&self.store);
+            }
             self.trace.note(&[4, manifest.id.get()]);
             self.trace.say(|| {
                 format!(
@@ -464,6 +511,9 @@ impl<'a> World<'a> {
             Some(Outcome::Finished { .. }) | None => {}
             Some(Outcome::Stopped { .. }) => self.totals.stopped_n += 1,
             Some(Outcome::Failed(Error::Fenced { .. })) => self.totals.fenced_n += 1,
+            // It was deleted before this start had read it: another one has made it the job's by then.
+            Some(Outcome::Failed(Error::SavepointDamaged { .. }))
+                if self.begun_with.is_some() && self.elsewhere.is_none() => {}
             // A start gives a store up that does not answer.
             Some(Outcome::Failed(Error::Store { .. })) => {}
             Some(Outcome::Failed(_)) if self.may_fail => {}

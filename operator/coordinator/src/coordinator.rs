@@ -319,6 +319,7 @@ impl Coordinator {
             self.begin_epoch();
         }
         self.deploy_if_possible();
+        self.look_while_loading();
         self.send_notices();
         self.check_timeouts();
         self.save_scale();

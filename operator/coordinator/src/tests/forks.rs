@@ -348,3 +348,22 @@ fn coordinator_that_waits_for_slots_learns_that_it_is_fenced_c5() {
         co1.outcome
     );
 }
+
+/// They know of the other and refuse its orders, while their session with it lives on.
+#[test]
+fn coordinator_that_waits_for_tasks_to_be_loaded_learns_that_it_is_fenced_c5() {
+    let mut co1 = Rig::alone(config(), Objects::default());
+    co1.register(&task_manager("a", 1), 8);
+    co1.wait(1);
+    assert_eq!(co1.co.status().phase, Phase::Deploying);
+    let mut co2 = co1.successor();
+    co2.wait(1);
+
+    co1.wait(10_000);
+
+    assert!(
+        matches!(co1.failure(), Error::Fenced { .. }),
+        "{:?}",
+        co1.outcome
+    );
+}
