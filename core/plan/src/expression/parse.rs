@@ -72,20 +72,23 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Error> {
 
 /// Chains of operators within parentheses and calls too: whoever walks the tree goes as deep.
 fn check_chains(tokens: &[TokenWithSpan]) -> Result<(), Error> {
-    let mut outer: Vec<usize> = Vec::new();
-    let mut chain = 0_usize;
+    // Of AND and OR, and of what is between two of them: `a = 1 OR b = 2` is one and one deep.
+    let mut outer: Vec<(usize, usize)> = Vec::new();
+    let (mut logical, mut chain) = (0_usize, 0_usize);
     for token in tokens {
         match &token.token {
             Token::LParen | Token::LBracket | Token::LBrace => {
-                outer.push(std::mem::take(&mut chain));
+                outer.push((std::mem::take(&mut logical), std::mem::take(&mut chain)));
             }
-            Token::RParen | Token::RBracket | Token::RBrace => chain = outer.pop().unwrap_or(0),
-            Token::Comma => chain = 0,
+            Token::RParen | Token::RBracket | Token::RBrace => {
+                (logical, chain) = outer.pop().unwrap_or_default();
+            }
+            Token::Comma => (logical, chain) = (0, 0),
             Token::Word(word) if word.quote_style.is_none() => match word.keyword {
-                Keyword::WHEN | Keyword::THEN | Keyword::ELSE => chain = 0,
-                Keyword::AND | Keyword::OR | Keyword::LIKE | Keyword::ILIKE => chain += 1,
+                Keyword::WHEN | Keyword::THEN | Keyword::ELSE => (logical, chain) = (0, 0),
+                Keyword::AND | Keyword::OR => (logical, chain) = (logical + 1, 0),
                 // The AND that follows is its own.
-                Keyword::BETWEEN => chain = chain.saturating_sub(1),
+                Keyword::BETWEEN => logical = logical.saturating_sub(1),
                 _ => {}
             },
             Token::Word(_)
@@ -95,7 +98,7 @@ fn check_chains(tokens: &[TokenWithSpan]) -> Result<(), Error> {
             | Token::Period => {}
             _ => chain += 1,
         }
-        if chain > CHAIN_MAX {
+        if logical + chain > CHAIN_MAX {
             return Err(Error::with_hint(
                 format!("more than {CHAIN_MAX} operators in a chain"),
                 "use `x IN (a, b, ...)`, or split the expression over two select steps",

@@ -40,7 +40,9 @@ fn lists_are_made_of_at_most_10000_items() {
 fn long_chains_are_refused_wherever_they_stand() {
     let sum = |n: usize| vec!["b"; n].join(" + ");
     assert!(parse(&format!("abs({})", sum(400))).is_ok());
-    let whens: String = (0..300).map(|n| format!("WHEN b = {n} AND i = {n} THEN {n} ")).collect();
+    let whens: String = (0..300)
+        .map(|n| format!("WHEN b = {n} AND i = {n} THEN {n} "))
+        .collect();
     assert!(parse(&format!("CASE {whens}ELSE 0 END")).is_ok());
     for text in [
         sum(2_000),
