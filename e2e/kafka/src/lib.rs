@@ -16,6 +16,32 @@ pub use broker::Broker;
 pub use proxy::EndHolder;
 pub use topic::{Follower, Records, Seen, Topic, Writer};
 
+/// A job without an end that passes numbers (`n`) from one topic to another, exactly once.
+pub fn numbers_passed_on(broker: &Broker, from: &Topic, to: &Topic) -> String {
+    let (servers, from, to) = (broker.servers(), &from.name, &to.name);
+    format!(
+        r#"apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: numbers}}
+spec:
+  parallelism: 2
+  sources:
+  - name: rows
+    kafka: {{bootstrapServers: "{servers}", topics: ["{from}"]}}
+    format: {{json: {{}}}}
+    schema: [{{name: n, type: BIGINT}}]
+    rateLimit: {{rowsPerSecond: 2000}}
+  sinks:
+  - name: out
+    from: rows
+    kafka: {{bootstrapServers: "{servers}", topic: "{to}", key: [n]}}
+    format: {{json: {{}}}}
+  checkpoint: {{interval: 150ms}}
+  restart: {{backoff: {{initial: 50ms, max: 1s}}}}
+"#
+    )
+}
+
 /// A name that no other test, and no earlier run, has used.
 pub fn fresh_name(of: &str) -> String {
     use std::sync::atomic::{AtomicU32, Ordering};

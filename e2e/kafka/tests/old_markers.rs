@@ -5,36 +5,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use streamforge_e2e_kafka::sink::{Sink, restore, slot};
-use streamforge_e2e_kafka::{Broker, Topic};
+use streamforge_e2e_kafka::{Broker, Topic, numbers_passed_on};
 use streamforge_engine::sink::Publisher as _;
 use streamforge_process::Workspace;
 
 /// The shortest that brokers know.
 const RETENTION: Duration = Duration::from_secs(60);
-
-fn document(broker: &Broker, from: &Topic, to: &Topic) -> String {
-    let (servers, from, to) = (broker.servers(), &from.name, &to.name);
-    format!(
-        r#"apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {{name: old-markers}}
-spec:
-  parallelism: 2
-  sources:
-  - name: rows
-    kafka: {{bootstrapServers: "{servers}", topics: ["{from}"]}}
-    format: {{json: {{}}}}
-    schema: [{{name: n, type: BIGINT}}]
-    rateLimit: {{rowsPerSecond: 2000}}
-  sinks:
-  - name: out
-    from: rows
-    kafka: {{bootstrapServers: "{servers}", topic: "{to}", key: [n]}}
-    format: {{json: {{}}}}
-  checkpoint: {{interval: 150ms}}
-"#
-    )
-}
 
 fn write(topic: &Topic, from: u32, to: u32) {
     let writer = topic.writer();
@@ -57,7 +33,7 @@ async fn x3_a_job_that_was_away_for_longer_than_its_markers_live_is_exact_or_ref
         broker.topic("out", 2, &[]).await,
     );
     write(&from, 0, 20_000);
-    let job = Workspace::new(&document(&broker, &from, &to));
+    let job = Workspace::new(&numbers_passed_on(&broker, &from, &to));
     let mut running = job.start(&[]);
     assert!(running.wait_until(|| to.committed().len() > 1_000));
     running.signal(Signal::TERM);

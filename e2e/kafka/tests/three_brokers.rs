@@ -6,36 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use streamforge_e2e_kafka::{Broker, Topic};
+use streamforge_e2e_kafka::{Broker, Topic, numbers_passed_on};
 use streamforge_process::Workspace;
 
 /// A dead node is noticed soon; a client that asks for it waits no longer.
 const QUICK: &str = "broker.session.timeout.ms=3000\nbroker.heartbeat.interval.ms=500\n\
     replica.lag.time.max.ms=5000\n";
-
-fn document(broker: &Broker, from: &Topic, to: &Topic) -> String {
-    let (servers, from, to) = (broker.servers(), &from.name, &to.name);
-    format!(
-        r#"apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {{name: three-brokers}}
-spec:
-  parallelism: 2
-  sources:
-  - name: rows
-    kafka: {{bootstrapServers: "{servers}", topics: ["{from}"]}}
-    format: {{json: {{}}}}
-    schema: [{{name: n, type: BIGINT}}]
-  sinks:
-  - name: out
-    from: rows
-    kafka: {{bootstrapServers: "{servers}", topic: "{to}", key: [n]}}
-    format: {{json: {{}}}}
-  checkpoint: {{interval: 150ms}}
-  restart: {{backoff: {{initial: 50ms, max: 1s}}}}
-"#
-    )
-}
 
 /// Writes numbered rows until it is told to stop; then says how many.
 fn write_on(topic: &Topic, over: &Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
@@ -64,7 +40,7 @@ async fn each_of_three_brokers_killed_in_mid_publish_loses_and_doubles_nothing()
     let to = broker.topic("out", 3, &[]).await;
     let over = Arc::new(AtomicBool::new(false));
     let writing = write_on(&from, &over);
-    let job = Workspace::new(&document(&broker, &from, &to));
+    let job = Workspace::new(&numbers_passed_on(&broker, &from, &to));
     let mut running = job.start(&[]);
     let beside = to.follow();
     assert!(running.wait_until(|| beside.seen_n() > 0));

@@ -77,4 +77,38 @@ impl Bucket {
             workspace.write(&format!("secrets/{SECRET}/secretAccessKey"), secret);
         }
     }
+
+    /// A job over clicks with store and output in a folder here: windows to Parquet, late rows to NDJSON.
+    /// `rows` is `rows: N, `, or nothing for a job without an end.
+    pub fn clicks(&self, base: &str, rows: &str, rate: u32) -> Workspace {
+        let s3 = self.settings();
+        let workspace = Workspace::new(&format!(
+            r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: clicks}}
+spec:
+  parallelism: 2
+  sources:
+    - name: clicks
+      generator: {{clicks: {{{rows}users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, badFraction: 0.001, seed: 7}}}}
+      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
+      rateLimit: {{rowsPerSecond: {rate}}}
+  transforms:
+    - name: per_user
+      from: clicks
+      aggregate:
+        groupBy: [user_id]
+        window: {{tumbling: {{size: 1s}}}}
+        select: ["count(*) AS clicks", "sum(amount) AS spend"]
+  sinks:
+    - {{name: results, from: per_user, file: {{path: "{base}/out/results/", s3: {s3}}}, format: {{parquet: {{}}}}}}
+    - {{name: late, from: per_user.late, file: {{path: "{base}/out/late/", s3: {s3}}}, format: {{json: {{}}}}}}
+  checkpoint: {{interval: 200ms, storage: {{uri: "{base}/store", s3: {s3}}}}}
+"#
+        ))
+        .at(&["--secrets", "secrets"]);
+        self.hand_keys_to(&workspace);
+        workspace
+    }
 }

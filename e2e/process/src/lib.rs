@@ -8,12 +8,14 @@
 //! Invariant P1: what has been visible in an output folder once stays there, byte for byte.
 
 mod bucket;
+mod documents;
 mod published;
 mod random;
 mod spoiler;
 mod workspace;
 
 pub use bucket::Bucket;
+pub use documents::every_window;
 pub use published::Published;
 pub use random::Random;
 pub use spoiler::{Spoiler, Weather};

@@ -4,35 +4,7 @@
 use streamforge_process::{Bucket, Random, Spoiler, Weather, Workspace};
 
 fn workspace(bucket: &Bucket, base: &str, rows: u32) -> Workspace {
-    let s3 = bucket.settings();
-    let workspace = Workspace::new(&format!(
-        r#"
-apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {{name: clicks}}
-spec:
-  parallelism: 2
-  sources:
-    - name: clicks
-      generator: {{clicks: {{rows: {rows}, users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, seed: 7}}}}
-      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
-      rateLimit: {{rowsPerSecond: 20000}}
-  transforms:
-    - name: per_user
-      from: clicks
-      aggregate:
-        groupBy: [user_id]
-        window: {{tumbling: {{size: 1s}}}}
-        select: ["count(*) AS clicks", "sum(amount) AS spend"]
-  sinks:
-    - {{name: results, from: per_user, file: {{path: "{base}/out/results/", s3: {s3}}}, format: {{parquet: {{}}}}}}
-    - {{name: late, from: per_user.late, file: {{path: "{base}/out/late/", s3: {s3}}}, format: {{json: {{}}}}}}
-  checkpoint: {{interval: 150ms, storage: {{uri: "{base}/store", s3: {s3}}}}}
-"#
-    ))
-    .at(&["--secrets", "secrets"]);
-    bucket.hand_keys_to(&workspace);
-    workspace
+    bucket.clicks(base, &format!("rows: {rows}, "), 20_000)
 }
 
 #[test]

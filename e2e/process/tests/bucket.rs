@@ -11,36 +11,7 @@ const KILLS: u32 = 5;
 /// A job over clicks: windows to Parquet, late rows to NDJSON, all in a bucket.
 fn workspace(test: &str, rows: &str) -> Workspace {
     let bucket = Bucket::up();
-    let s3 = bucket.settings();
-    let base = bucket.folder(test);
-    let workspace = Workspace::new(&format!(
-        r#"
-apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {{name: clicks}}
-spec:
-  parallelism: 2
-  sources:
-    - name: clicks
-      generator: {{clicks: {{{rows}users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, badFraction: 0.001, seed: 7}}}}
-      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
-      rateLimit: {{rowsPerSecond: 60000}}
-  transforms:
-    - name: per_user
-      from: clicks
-      aggregate:
-        groupBy: [user_id]
-        window: {{tumbling: {{size: 1s}}}}
-        select: ["count(*) AS clicks", "sum(amount) AS spend"]
-  sinks:
-    - {{name: results, from: per_user, file: {{path: "{base}/out/results/", s3: {s3}}}, format: {{parquet: {{}}}}}}
-    - {{name: late, from: per_user.late, file: {{path: "{base}/out/late/", s3: {s3}}}, format: {{json: {{}}}}}}
-  checkpoint: {{interval: 200ms, storage: {{uri: "{base}/store", s3: {s3}}}}}
-"#
-    ))
-    .at(&["--secrets", "secrets"]);
-    bucket.hand_keys_to(&workspace);
-    workspace
+    bucket.clicks(&bucket.folder(test), rows, 60_000)
 }
 
 #[test]

@@ -9,59 +9,16 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use streamforge_process::{Bucket, Published, Random, Running, Workspace, free_address};
+use streamforge_process::{
+    Bucket, Published, Random, Running, Workspace, every_window, free_address,
+};
 
-/// Every kind of state: tumbling, hopping and session windows, corrections, windows of windows.
-const CLICKS: &str = r#"
-apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {name: clicks}
-spec:
-  parallelism: 2
-  sources:
-    - name: clicks
-      generator: {clicks: {rows: 500000, users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, badFraction: 0.001, seed: 7}}
-      eventTime: {column: ts, maxOutOfOrderness: 3s}
-      rateLimit: {rowsPerSecond: 40000}
-  transforms:
-    - {name: valid, from: clicks, filter: "amount > 0"}
-    - name: per_user
-      from: valid
-      aggregate:
-        groupBy: [user_id]
-        window: {tumbling: {size: 1s}}
-        select: ["count(*) AS clicks", "sum(amount) AS spend", "count(DISTINCT page) AS pages"]
-        emit: Once
-    - name: rolling
-      from: valid
-      aggregate:
-        groupBy: [page]
-        window: {hopping: {size: 4s, slide: 1s}}
-        select: ["count(*) AS clicks", "max(amount) AS most"]
-        allowedLateness: 2s
-    - name: visits
-      from: valid
-      aggregate:
-        groupBy: [user_id]
-        window: {session: {gap: 500ms}}
-        select: ["count(*) AS clicks"]
-        allowedLateness: 1s
-    - name: busy
-      from: per_user
-      aggregate:
-        groupBy: [pages]
-        window: {tumbling: {size: 2s}}
-        select: ["count(*) AS users"]
-  sinks:
-    - {name: results, from: per_user, file: {path: out/per_user/}, format: {json: {}}}
-    - {name: rolled, from: rolling, file: {path: out/rolling/}, format: {json: {}}, changelog: Retract}
-    - {name: visited, from: visits, file: {path: out/visits/, rollover: {every: 1h}}, format: {json: {}}, changelog: Retract}
-    - {name: busiest, from: busy, file: {path: out/busy/}, format: {json: {}}}
-    - {name: late, from: per_user.late, file: {path: out/late/}, format: {json: {}}}
-    - {name: bad, from: clicks.bad, file: {path: out/bad/}, format: {json: {}}}
-  checkpoint: {interval: 200ms}
-  restart: {window: 30s}
-"#;
+/// Every kind of window, and files that are open at a savepoint.
+fn savable() -> String {
+    let visits = "path: out/visits/";
+    let open = format!("{visits}, rollover: {{every: 1h}}");
+    every_window(500_000).replace(visits, &open)
+}
 
 /// As fast as it goes, which changes no result.
 const FAST: [&str; 2] = [
@@ -240,7 +197,7 @@ fn take_over_names(all: &Path, out: &Path) -> bool {
 #[test]
 fn savepoints_under_load_and_kills_each_begin_a_job_that_ends_as_a_batch_does_c9() {
     let mut random = Random::from_environment();
-    let mut job = Job::start(CLICKS, 3);
+    let mut job = Job::start(&savable(), 3);
     let rounds = 6;
     for round in 0..rounds {
         assert!(job.wait_for_progress() && job.wait_for_progress());
@@ -408,7 +365,7 @@ fn savepoint_in_a_bucket_begins_a_job_at_another_prefix_and_parallelism_c9() {
     let bucket = Bucket::up();
     let (s3, base) = (bucket.settings(), bucket.folder("savepoint"));
     let storage = format!("200ms, storage: {{uri: \"{base}/store\", s3: {s3}}}}}");
-    let workspace = Workspace::new(&CLICKS.replace("200ms}", &storage));
+    let workspace = Workspace::new(&savable().replace("200ms}", &storage));
     let workspace = workspace.at(&["--secrets", "secrets"]);
     bucket.hand_keys_to(&workspace);
     let mut job = Job::start_in(workspace, 2);
@@ -432,7 +389,7 @@ fn savepoint_in_a_bucket_begins_a_job_at_another_prefix_and_parallelism_c9() {
 
 #[test]
 fn savepoint_that_is_damaged_or_does_not_fit_is_refused_and_a_rewind_to_it_works_c7_c9() {
-    let mut job = Job::start(CLICKS, 2);
+    let mut job = Job::start(&savable(), 2);
     assert!(job.wait_for_progress() && job.wait_for_progress());
     said(job.begin("savepoint", &["--name", "s"]));
     let (_, again) = said(job.begin("savepoint", &["--name", "s"]));

@@ -87,11 +87,7 @@ fn woken_coordinator_deploys_nothing_new_c5() {
     });
     co1.wait(5_000);
 
-    assert!(
-        matches!(co1.failure(), Error::Fenced { .. }),
-        "{:?}",
-        co1.outcome
-    );
+    co1.check_fenced();
     assert!(!co1.sent_names()[sent_n..].contains(&"deploy"));
 }
 
@@ -143,11 +139,7 @@ fn coordinator_whose_swap_loses_publishes_nothing_c5() {
 
     staging(&mut co1, n.get());
 
-    assert!(
-        matches!(co1.failure(), Error::Fenced { .. }),
-        "{:?}",
-        co1.outcome
-    );
+    co1.check_fenced();
     assert!(co1.notices().is_empty());
     assert_eq!(
         co1.sent_names().last(),
@@ -176,11 +168,7 @@ fn of_two_that_take_over_at_once_one_is_fenced_c5() {
 
     co2.release(0);
 
-    assert!(
-        matches!(co2.failure(), Error::Fenced { .. }),
-        "{:?}",
-        co2.outcome
-    );
+    co2.check_fenced();
     assert!(co2.sent.is_empty());
 }
 
@@ -209,11 +197,7 @@ fn take_over_that_a_commit_of_the_earlier_one_outruns_starts_from_that_commit_c2
     assert!(co2.checkpoint() > newest);
     co1.wait(1_000);
     co1.ack_all();
-    assert!(
-        matches!(co1.failure(), Error::Fenced { .. }),
-        "{:?}",
-        co1.outcome
-    );
+    co1.check_fenced();
 }
 
 #[test]
@@ -319,11 +303,7 @@ fn event_of_a_higher_generation_means_fenced_c5() {
 
     rig.say_as(&local(), theirs, Event::Ended { task: task(0, 0) });
 
-    assert!(
-        matches!(rig.failure(), Error::Fenced { .. }),
-        "{:?}",
-        rig.outcome
-    );
+    rig.check_fenced();
 }
 
 /// It has nothing to write while it waits, and holds the task managers that the other waits for.
@@ -342,11 +322,7 @@ fn coordinator_that_waits_for_slots_learns_that_it_is_fenced_c5() {
 
     co1.wait(10_000);
 
-    assert!(
-        matches!(co1.failure(), Error::Fenced { .. }),
-        "{:?}",
-        co1.outcome
-    );
+    co1.check_fenced();
 }
 
 /// They know of the other and refuse its orders, while their session with it lives on.
@@ -361,9 +337,5 @@ fn coordinator_that_waits_for_tasks_to_be_loaded_learns_that_it_is_fenced_c5() {
 
     co1.wait(10_000);
 
-    assert!(
-        matches!(co1.failure(), Error::Fenced { .. }),
-        "{:?}",
-        co1.outcome
-    );
+    co1.check_fenced();
 }

@@ -266,6 +266,11 @@ impl Rig {
     }
 
     /// The checkpoint in flight.
+    pub(crate) fn check_fenced(&self) {
+        let is_fenced = matches!(self.failure(), Error::Fenced { .. });
+        assert!(is_fenced, "{:?}", self.outcome);
+    }
+
     /// Whether no checkpoint is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.co.status().checkpoint.in_flight.is_none()
