@@ -226,7 +226,9 @@ async fn restore_from(
         return Ok(None); // the job has state of its own; the savepoint may be gone by now
     }
     let store = place.open_read_only().await;
-    let store = store.with_context(|| format!("open savepoint {place}"))?;
+    let store = store.with_context(|| {
+        format!("open savepoint {place}, which restoreFrom or --restore-from names")
+    })?;
     Ok(Some(RestoreFrom {
         place: place.to_string(),
         store,

@@ -68,6 +68,7 @@ impl Asking<'_> {
     async fn take(&self, place: &StorePlace) -> Result<String> {
         // A job that is not there to begin with is not waited for.
         let (mut client, mut heard) = (None, None::<Instant>);
+        let mut is_told = false;
         loop {
             match self.ask(&mut client).await? {
                 Answer::Done(said) => return Ok(said),
@@ -80,6 +81,12 @@ impl Asking<'_> {
                     let Some(heard) = heard else {
                         return Err(cause);
                     };
+                    if !std::mem::replace(&mut is_told, true) {
+                        eprintln!(
+                            "the coordinator is away ({cause:#}); waiting {} s for the next one",
+                            AWAY_MAX.as_secs()
+                        );
+                    }
                     if heard.elapsed() > AWAY_MAX {
                         let name = self.name;
                         return Err(cause).context(format!(

@@ -377,11 +377,11 @@ impl FileReader {
         let unread: Vec<&PathBuf> = paths.iter().filter(unread).collect();
         if let Some(first) = unread.first() {
             tracing::warn!(
-                "{} files that match the path of `{}` are not read, for they came after the job listed its files: {} \
-                 and so on; a source with `watch` reads them",
-                unread.len(),
-                self.spec.node,
-                first.display()
+                files = unread.len(),
+                first = %first.display(),
+                "some files that match the path of `{}` are not read: they are not among those that the job listed \
+                 when it began; a source with `watch` reads what comes later",
+                self.spec.node
             );
         }
     }

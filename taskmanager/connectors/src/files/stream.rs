@@ -8,9 +8,10 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Take};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use super::fingerprint::{Fingerprint, Prefix, block_start};
 use super::identity::{Error, FileFacts, Touch};
@@ -45,6 +46,32 @@ impl Codec {
 struct Listed {
     inner: Take<File>,
     bytes: Arc<AtomicU64>,
+    path: PathBuf,
+    /// Length and time of change when it was opened; `None`: somebody was told that they differ.
+    opened: Option<(u64, Option<SystemTime>)>,
+}
+
+impl Listed {
+    fn state(&self) -> Option<(u64, Option<SystemTime>)> {
+        let facts = self.inner.get_ref().metadata().ok()?;
+        Some((facts.len(), facts.modified().ok()))
+    }
+
+    /// What is appended is not read; what is written over may have been, or not.
+    fn look_at_end(&mut self) {
+        let Some((length, changed)) = self.opened.take() else {
+            return;
+        };
+        if let Some((length_now, changed_now)) = self.state()
+            && length_now == length
+            && changed_now != changed
+        {
+            tracing::warn!(
+                file = %self.path.display(),
+                "was written to while it was read: rows may be those of before or those of after"
+            );
+        }
+    }
 }
 
 impl Read for Listed {
@@ -56,6 +83,9 @@ impl Read for Listed {
                 std::io::ErrorKind::UnexpectedEof,
                 "it was cut while it was read",
             ));
+        }
+        if n == 0 && !buf.is_empty() {
+            self.look_at_end();
         }
         self.bytes.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
@@ -162,10 +192,13 @@ fn decompressed(
             .map_err(|error| Error::io("seek in", path, error))?;
     }
     let bytes = Arc::clone(read_bytes);
-    let listed = Listed {
+    let mut listed = Listed {
         inner: file.take(facts.size.saturating_sub(from)),
         bytes,
+        path: path.clone(),
+        opened: None,
     };
+    listed.opened = listed.state();
     // Writers that were given no row leave nothing, not even the frame of a compressed file.
     if facts.size == 0 {
         return Ok(Box::new(std::io::empty()));
