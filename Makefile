@@ -62,13 +62,15 @@ check: ## format, lints, tidy, arrows, generated files
 	$(XTASK) arrows
 	$(XTASK) crdgen --check
 	$(XTASK) docgen --check
+	$(XTASK) chartgen --check
 
 tidy arrows: build ## headers, lengths, links; who may import whom
 	$(XTASK) $@
 
-generate: build ## write crds/generated and the generated pages of docs/
+generate: build ## write crds/generated, the generated pages of docs/ and parts of charts/
 	$(XTASK) crdgen
 	$(XTASK) docgen
+	$(XTASK) chartgen
 
 deny: ## licences and sources of the dependencies (cargo-deny)
 	@scripts/setup deny
