@@ -91,7 +91,7 @@ charts: ## helm lint, schema, promtool on alerts and dashboard, actionlint on th
 	scripts/charts
 
 e2e: setup images ## install, first job, kills in a real Kubernetes: kind, or processes on this machine (root)
-	e2e/cluster/with -- bash -euo pipefail -c \
+	e2e/cluster/with --nodes 2 -- bash -euo pipefail -c \
 	  'scripts/charts --server; $(call cargo_test,--features streamforge-e2e-cluster/cluster --test-threads 1 -E "package(streamforge-e2e-cluster)")'
 
 cluster-up: ## start that Kubernetes and leave it running; prints what to export

@@ -1,12 +1,56 @@
-//! A job whose result can be computed again.
+//! Jobs whose result can be computed again.
 //!
-//! Owns: its document, in the cluster's words and in this machine's (the store has another address
-//! here), and the comparison of its result with the oracle.
+//! Owns: their documents, in the cluster's words and in this machine's (services have other addresses
+//! here), and the comparison of a result with the oracle.
 
 use streamforge_process::Workspace;
 
 use crate::kubectl::{apply, eventually};
 use crate::namespace::{KEYS, Namespace, variable};
+
+/// Waits until the job has finished, and compares its result with the oracle's: `streamforge verify` with
+/// the document that was applied.
+pub fn finish(namespace: &Namespace, job: &str, document: &str, limit_s: u64) {
+    eventually("the job finishes", limit_s, || {
+        let phase = namespace.phase(job);
+        assert_ne!(phase, "Failed", "{:#}", namespace.status(job));
+        (phase == "Finished").then_some(())
+    });
+    let here = workspace(document);
+    here.verify();
+}
+
+/// A workspace on this machine with a document of the cluster: the services have other addresses here.
+pub fn workspace(document: &str) -> Workspace {
+    let mut document = document.to_owned();
+    for (there, here) in [
+        ("POD_S3_ENDPOINT", "S3_ENDPOINT"),
+        ("POD_KAFKA_BOOTSTRAP", "KAFKA_BOOTSTRAP"),
+    ] {
+        if std::env::var_os(there).is_some() {
+            document = document.replace(&variable(there), &variable(here));
+        }
+    }
+    let workspace = Workspace::new(&document).at(&["--secrets", "secrets"]);
+    for (key, name) in [
+        ("accessKeyId", "AWS_ACCESS_KEY_ID"),
+        ("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
+    ] {
+        workspace.write(&format!("secrets/{KEYS}/{key}"), variable(name));
+    }
+    workspace
+}
+
+/// The `s3:` block of a document.
+pub fn s3_settings() -> String {
+    let endpoint = variable("POD_S3_ENDPOINT");
+    format!("{{endpoint: \"{endpoint}\", region: us-east-1, credentialsSecret: {{name: {KEYS}}}}}")
+}
+
+/// A folder of the bucket that belongs to this namespace.
+pub fn bucket_folder(namespace: &Namespace) -> String {
+    format!("s3://{}/{}", variable("S3_BUCKET"), namespace.name())
+}
 
 /// Windows over generated clicks, into the bucket.
 pub struct ClicksJob<'a> {
@@ -27,11 +71,6 @@ pub struct ClicksJob<'a> {
 }
 
 impl ClicksJob<'_> {
-    /// What is applied.
-    pub fn document(&self) -> String {
-        self.at(&variable("POD_S3_ENDPOINT"))
-    }
-
     /// Applies it.
     pub fn apply(&self) {
         apply(self.namespace.name(), &self.document()).expect("the document is taken");
@@ -39,45 +78,11 @@ impl ClicksJob<'_> {
 
     /// Waits for the end, and compares the result with what a batch over all rows gives.
     pub fn finish(&self, limit_s: u64) {
-        eventually("the job finishes", limit_s, || {
-            let phase = self.namespace.phase(self.name);
-            assert_ne!(
-                phase,
-                "Failed",
-                "{:#}",
-                self.namespace.job(self.name).expect("it is there")["status"]
-            );
-            (phase == "Finished").then_some(())
-        });
-        self.verify();
+        finish(self.namespace, self.name, &self.document(), limit_s);
     }
 
-    /// Compares the result of the finished job with the oracle's.
-    pub fn verify(&self) {
-        let endpoint = variable("S3_ENDPOINT");
-        let here = Workspace::new(&self.at(&endpoint)).at(&["--secrets", "secrets"]);
-        here.write(
-            &format!("secrets/{KEYS}/accessKeyId"),
-            variable("AWS_ACCESS_KEY_ID"),
-        );
-        here.write(
-            &format!("secrets/{KEYS}/secretAccessKey"),
-            variable("AWS_SECRET_ACCESS_KEY"),
-        );
-        here.verify();
-    }
-
-    /// The folder in the bucket for everything of this job.
-    pub fn folder(&self) -> String {
-        format!(
-            "s3://{}/{}/{}",
-            variable("S3_BUCKET"),
-            self.namespace.name(),
-            self.name
-        )
-    }
-
-    fn at(&self, endpoint: &str) -> String {
+    /// What is applied.
+    pub fn document(&self) -> String {
         let Self {
             name,
             rate,
@@ -89,10 +94,8 @@ impl ClicksJob<'_> {
         let rows = self
             .rows
             .map_or_else(String::new, |n| format!("rows: {n}, "));
-        let (folder, endpoint) = (self.folder(), endpoint.trim_end_matches('/'));
-        let s3 = format!(
-            "{{endpoint: \"{endpoint}\", region: us-east-1, credentialsSecret: {{name: {KEYS}}}}}"
-        );
+        let folder = format!("{}/{name}", bucket_folder(self.namespace));
+        let s3 = s3_settings();
         format!(
             r#"
 apiVersion: streamforge.io/v1alpha1

@@ -8,6 +8,6 @@ mod job;
 mod kubectl;
 mod namespace;
 
-pub use job::ClicksJob;
+pub use job::{ClicksJob, bucket_folder, finish, s3_settings, workspace};
 pub use kubectl::{apply, eventually, get, kubectl, try_kubectl};
-pub use namespace::{Namespace, operator_namespace};
+pub use namespace::{Namespace, operator_namespace, variable};

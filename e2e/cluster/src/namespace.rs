@@ -17,13 +17,16 @@ pub fn operator_namespace() -> String {
     variable("STREAMFORGE_NAMESPACE")
 }
 
-pub(crate) fn variable(name: &str) -> String {
+/// What `e2e/cluster/with` says.
+pub fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run the tests by `make e2e`"))
 }
 
 /// A namespace in which pods must be restricted.
 pub struct Namespace {
     name: String,
+    /// When it was made, by the API server's clock.
+    since: String,
 }
 
 impl Namespace {
@@ -51,7 +54,10 @@ stringData: {{accessKeyId: "{id}", secretAccessKey: "{secret}"}}
 "#
         );
         apply(&name, &yaml).expect("a namespace can be made");
-        Self { name }
+        let made = get("default", "namespace", &name).expect("it was made");
+        let since = made["metadata"]["creationTimestamp"].as_str();
+        let since = since.expect("every object has it").to_owned();
+        Self { name, since }
     }
 
     /// Its name.
@@ -71,21 +77,15 @@ stringData: {{accessKeyId: "{id}", secretAccessKey: "{secret}"}}
 
     /// The phase of a job; empty before it has one.
     pub fn phase(&self, job: &str) -> String {
-        let job = self.job(job).expect("the job is there");
-        job["status"]["phase"]
+        self.status(job)["phase"]
             .as_str()
             .unwrap_or_default()
             .to_owned()
     }
 
-    /// Whether the job has this condition with the status True.
-    pub fn is_true(&self, job: &str, condition: &str) -> bool {
-        let job = self.job(job).expect("the job is there");
-        job["status"]["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .any(|one| one["type"] == condition && one["status"] == "True")
+    /// The status of a job.
+    pub fn status(&self, job: &str) -> Value {
+        self.job(job).expect("the job is there")["status"].take()
     }
 
     /// The pods of task managers, by name.
@@ -108,6 +108,34 @@ stringData: {{accessKeyId: "{id}", secretAccessKey: "{secret}"}}
                 .to_owned()
         };
         self.pods().iter().map(uid).collect()
+    }
+
+    /// Asserts that no task manager and no operator has logged a warning or an error since the namespace was
+    /// made, except lines with one of these texts.
+    pub fn check_logs(&self, announced: &[&str]) {
+        let since = format!("--since-time={}", self.since);
+        let operator = operator_namespace();
+        for (namespace, component) in [(&self.name, "task-manager"), (&operator, "operator")] {
+            let label = format!("app.kubernetes.io/component={component}");
+            let logs = kubectl(&[
+                "logs",
+                "-n",
+                namespace,
+                "-l",
+                &label,
+                &since,
+                "--tail=-1",
+                "--prefix",
+                "--ignore-errors",
+            ]);
+            let trouble: Vec<&str> = logs
+                .lines()
+                .filter(|line| {
+                    is_trouble(line) && !announced.iter().any(|text| line.contains(text))
+                })
+                .collect();
+            assert!(trouble.is_empty(), "{}", trouble.join("\n"));
+        }
     }
 
     fn show(&self) {
@@ -153,6 +181,14 @@ stringData: {{accessKeyId: "{id}", secretAccessKey: "{secret}"}}
             eprintln!("--- kubectl {}\n{said}", arguments.join(" "));
         }
     }
+}
+
+/// Whether a line of a log, in either format, is a warning or an error.
+fn is_trouble(line: &str) -> bool {
+    ["WARN", "ERROR"].iter().any(|level| {
+        line.split_whitespace().take(4).any(|word| word == *level)
+            || line.contains(&format!("\"level\":\"{level}\""))
+    })
 }
 
 impl Drop for Namespace {
