@@ -3,7 +3,7 @@
 
 build_binaries() {
   local stamp flags helm_flags package
-  stamp=$(cat "$here"/kubernetes/* "$here/pause.c" "$here/install.sh" | sha256sum | cut -d ' ' -f 1)
+  stamp=$(cat "$here"/kubernetes/* "$here/pause.c" | sha256sum | cut -d ' ' -f 1)
   [ "$(cat "$built/.stamp" 2> /dev/null)" = "$stamp" ] && return
   mkdir -p "$built"
   exec 8> "$built/.lock"
@@ -22,7 +22,8 @@ build_binaries() {
     (cd "$here/kubernetes"
       export CGO_ENABLED=0 GOWORK=off
       go build -trimpath -ldflags "$flags" -o "$built/kubernetes.new" .
-      go build -trimpath -ldflags "$helm_flags" -o "$built/helm" helm.sh/helm/v3/cmd/helm)
+      go build -trimpath -ldflags "$helm_flags" -o "$built/helm" helm.sh/helm/v3/cmd/helm) > "$built/build.log" 2>&1 ||
+      { tail -n 30 "$built/build.log" >&2; fail "compile Kubernetes; its log: $built/build.log"; }
     # Replaced, not overwritten: a cluster may be running it.
     mv "$built/kubernetes.new" "$built/kubernetes"
     cc -Os -static -s -o "$built/pause" "$here/pause.c"
