@@ -17,6 +17,7 @@ mod task_managers;
 pub use control::Ask;
 pub use job::{JobConfig, JobHandle, RestoreFrom, start};
 pub use requests::{check_objects, perform};
+pub use streamforge_coordinator::compatibility;
 pub use streamforge_coordinator::{
     CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, MemberPolicy,
     Outcome, Phase, Report, RestartPolicy, SavepointState, Status,
