@@ -18,6 +18,7 @@ mod task_managers;
 pub use control::{Ask, Orders, Over};
 pub use job::{JobConfig, JobHandle, RestoreFrom, start};
 pub use requests::{check_objects, perform};
+pub use streamforge_coordinator::compatibility;
 pub use streamforge_coordinator::{
     CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, MemberPolicy,
     Outcome, Phase, Report, RestartPolicy, SavepointState, Status,
