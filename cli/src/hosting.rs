@@ -6,11 +6,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use streamforge_crds::v1alpha1::StreamJobSpec;
 use streamforge_host::MemberPolicy;
+use streamforge_host::policy::{self, StoreAddress};
 use streamforge_host::sessions::{Sessions, SessionsConfig};
 use streamforge_proto::tls::Tls;
 
@@ -18,10 +18,6 @@ use crate::args::{RunArgs, TlsArgs};
 use crate::screen::Screen;
 use crate::store::StorePlace;
 use crate::task_managers::{Crew, CrewConfig};
-
-/// When no task manager was left: how long others may come after the first before the job is begun
-/// with fewer subtasks.
-const GATHER: Duration = Duration::from_secs(1);
 
 /// Where a run's tasks are.
 pub enum Hosting {
@@ -62,20 +58,16 @@ impl Hosting {
             (_, Some(address)) => address,
             (Some(_), None) => loopback,
         };
-        let detection = spec.failure_detection.clone().unwrap_or_default();
-        let (heartbeat, timeout) = (detection.heartbeat.to_std(), detection.timeout.to_std());
-        let (store_uri, store_settings) = place.for_task_managers()?;
+        let (uri, settings) = place.for_task_managers()?;
         let sessions = Sessions::listen(SessionsConfig {
             listen,
             tls: certificates(&args.tls)?,
-            heartbeat,
-            timeout,
-            alone_max: Some(spec.restart.window.to_std()),
-            unseen_max: spec.checkpoint.timeout.to_std(),
-            store_uri,
-            store_settings,
-            accept_lost_markers: args.accept_lost_marker.clone(),
-            state_bytes_max: spec.state.memory_limit.bytes(),
+            terms: policy::terms(
+                spec,
+                StoreAddress { uri, settings },
+                Some(spec.restart.window.to_std()),
+                args.accept_lost_marker.clone(),
+            ),
         })?;
         let address = sessions.address();
         let crew = match args.task_managers {
@@ -94,16 +86,10 @@ impl Hosting {
                 Some(Crew::start(&config, screen)?)
             }
         };
-        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let members = MemberPolicy {
-            silence_ms_max: ms(timeout),
-            adopt_within_ms: Some(ms(timeout)),
-            gather_ms: ms(GATHER),
-        };
         Ok(Self::Elsewhere {
             sessions: Box::new(sessions),
             crew,
-            members,
+            members: policy::members(spec),
         })
     }
 }

@@ -13,7 +13,7 @@ pub const SAVEPOINTS: &str = "savepoints";
 pub const MANIFEST_KEY: &str = "savepoint";
 
 /// Longest name.
-const NAME_MAX: usize = 63;
+pub const NAME_MAX: usize = 63;
 
 /// Folder of the savepoint of this name under the job's prefix, with a slash at its end.
 pub fn folder(name: &str) -> String {

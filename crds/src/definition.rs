@@ -1,13 +1,13 @@
-//! The custom resource definition.
+//! The custom resource definitions.
 //!
-//! Owns: what the derived schema cannot say by itself: CEL rules, and the removal of what the API
+//! Owns: what a derived schema cannot say by itself: CEL rules, and the removal of what the API
 //! server does not know (`uint32`) or what would let an empty key count as written (`nullable`).
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::v1alpha1::{CHOICES, Choice, StreamJob};
+use crate::v1alpha1::{CHOICES, Choice, Savepoint, StreamJob};
 use crate::yaml;
 
 /// A CEL rule at a place of the schema; `[]` stands for the items of a list.
@@ -61,16 +61,67 @@ pub fn crd() -> CustomResourceDefinition {
         .expect("the definition came from this type and keeps its shape")
 }
 
-/// The custom resource definition as YAML; the same bytes every time.
+const SAVEPOINT_RULES: &[Rule] = &[Rule {
+    path: "spec.job",
+    rule: "self == oldSelf",
+    message: "a savepoint is of one job for ever: create another",
+}];
+
+/// The custom resource definition of a Savepoint.
+pub fn savepoint_crd() -> CustomResourceDefinition {
+    serde_json::from_value(savepoint_value())
+        .expect("the definition came from this type and keeps its shape")
+}
+
+/// One file of a definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefinitionFile {
+    /// Its name.
+    pub name: &'static str,
+    /// YAML; the same bytes every time.
+    pub text: String,
+}
+
+/// The custom resource definitions, one file each.
+pub fn definition_files() -> [DefinitionFile; 2] {
+    [
+        DefinitionFile {
+            name: "streamjobs.streamforge.io.yaml",
+            text: file_text(&crd_value()),
+        },
+        DefinitionFile {
+            name: "savepoints.streamforge.io.yaml",
+            text: file_text(&savepoint_value()),
+        },
+    ]
+}
+
+/// All definitions as one YAML text, as `kubectl apply --server-side -f -` takes it.
 pub fn crd_yaml() -> String {
+    definition_files().map(|file| file.text).join("---\n")
+}
+
+fn file_text(value: &Value) -> String {
     let header =
         "# Generated from the types in crds/src/v1alpha1 by `cargo xtask crdgen`. Do not edit.\n";
-    format!("{header}{}", yaml::write(&crd_value()))
+    format!("{header}{}", yaml::write(value))
 }
+
+fn savepoint_value() -> Value {
+    let mut value = serde_json::to_value(Savepoint::crd()).expect("a definition is plain JSON");
+    if let Some(schema) = value.pointer_mut(SCHEMA) {
+        clean(schema);
+        add_rules(schema, SAVEPOINT_RULES);
+    }
+    value
+}
+
+/// Where a definition has its schema.
+const SCHEMA: &str = "/spec/versions/0/schema/openAPIV3Schema";
 
 fn crd_value() -> Value {
     let mut value = serde_json::to_value(StreamJob::crd()).expect("a definition is plain JSON");
-    if let Some(schema) = value.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
+    if let Some(schema) = value.pointer_mut(SCHEMA) {
         clean(schema);
         for Choice { path, keys } in CHOICES {
             add_rule(
@@ -80,16 +131,20 @@ fn crd_value() -> Value {
                 &exactly_one_message(keys),
             );
         }
-        for Rule {
-            path,
-            rule,
-            message,
-        } in RULES
-        {
-            add_rule(schema, path, rule, message);
-        }
+        add_rules(schema, RULES);
     }
     value
+}
+
+fn add_rules(schema: &mut Value, rules: &[Rule]) {
+    for Rule {
+        path,
+        rule,
+        message,
+    } in rules
+    {
+        add_rule(schema, path, rule, message);
+    }
 }
 
 fn exactly_one_rule(keys: &[&str]) -> String {

@@ -4,6 +4,7 @@
 
 mod choice;
 mod run;
+mod savepoint;
 mod schema;
 mod sink;
 mod source;
@@ -17,6 +18,7 @@ pub use run::{
     OnDelete, PullPolicy, Restart, RestoreFrom, S3Access, SecretName, State, Storage, TaskManager,
     Upgrade, UpgradeMode,
 };
+pub use savepoint::{DeletionPolicy, Savepoint, SavepointSpec, SavepointStatus};
 pub use schema::{
     COLUMNS_MAX, EXPRESSION_BYTES_MAX, ITEMS_MAX, NAME_CHARS_MAX, NAME_PATTERN, SINKS_MAX,
     SOURCES_MAX, TRANSFORMS_MAX, WATCH_PATTERN,

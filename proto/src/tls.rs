@@ -5,8 +5,27 @@
 //! file. The key never shows in `Debug`.
 
 use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::ParsedCertificate;
 
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
+
+/// What the other end of a connection showed, its own certificate first.
+pub type Certificates = Arc<Vec<CertificateDer<'static>>>;
+
+/// Whether the certificate that was shown bears this name. That it is the authority's, the
+/// handshake has found.
+#[must_use]
+pub fn bears(shown: &Certificates, name: &str) -> bool {
+    let Some(Ok(certificate)) = shown.first().map(ParsedCertificate::try_from) else {
+        return false;
+    };
+    let name = ServerName::try_from(name);
+    name.is_ok_and(|name| verify_server_name(&certificate, &name).is_ok())
+}
 
 /// One process's certificates.
 #[derive(Clone)]

@@ -18,6 +18,8 @@ use streamforge_proto::tls::Tls;
 use streamforge_taskmanager::exchange::{Config as ExchangeConfig, Exchange};
 use streamforge_taskmanager::metrics::Metrics;
 use streamforge_taskmanager::session::{self, SessionConfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 /// Rows are many small buffers that live for milliseconds and die on another thread.
@@ -37,6 +39,12 @@ struct Args {
     /// Where the coordinator is, as host:port
     #[arg(long, value_name = "ADDR")]
     coordinator: String,
+    /// Job that it is of, where the coordinator serves many
+    #[arg(long, value_name = "UID", default_value = "")]
+    job: String,
+    /// When the job is over wait for the next coordinator, instead of ending
+    #[arg(long)]
+    stay: bool,
     /// Name of this task manager; stays when it is started anew
     #[arg(long, value_name = "NAME")]
     name: String,
@@ -68,9 +76,12 @@ struct Args {
     /// Its private key
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     tls_key: Option<PathBuf>,
-    /// Name that the certificates of the others bear
+    /// Name that the certificates of the other task managers bear
     #[arg(long, value_name = "NAME", default_value = "streamforge")]
     tls_peer_name: String,
+    /// Name that the coordinator's certificate bears [default: that of --tls-peer-name]
+    #[arg(long, value_name = "NAME")]
+    tls_coordinator_name: Option<String>,
     /// End when the process of this number, which started this one, ends
     #[arg(long, hide = true, value_name = "PID")]
     with_parent: Option<i32>,
@@ -117,10 +128,19 @@ fn run(args: Args) -> Result<String> {
     };
     let metrics = Metrics::default();
     metrics.watch_exchange(exchange.totals());
+    let (to_leave, leaving) = watch::channel(false);
+    // The coordinator's name, where it has another one.
+    let tls = tls.map(|tls| Tls {
+        peer_name: args.tls_coordinator_name.unwrap_or(tls.peer_name),
+        ..tls
+    });
     // The standard hasher's keys are the system's randomness.
     let nonce = RandomState::new().hash_one(std::process::id());
     let config = SessionConfig {
         coordinator: args.coordinator,
+        job: args.job,
+        stay: args.stay,
+        leaving,
         me: TaskManagerId {
             name: args.name,
             nonce,
@@ -146,10 +166,33 @@ fn run(args: Args) -> Result<String> {
     if let Some(listen) = args.metrics_listen {
         control.block_on(show_metrics(listen, metrics))?;
     }
+    control.block_on(async { leave_on_signal(to_leave) })?;
     let session = session::run(config, Arc::new(exchange), data.handle().clone());
     let ended = control.block_on(async { tokio::spawn(session).await });
     data.shutdown_timeout(END_WITHIN);
     Ok(ended.context("the session's task")??)
+}
+
+/// Asked to end, it leaves in peace; asked once more, it ends.
+fn leave_on_signal(to_leave: watch::Sender<bool>) -> Result<()> {
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if to_leave.send_replace(true) {
+                tracing::warn!("asked again to end: not waiting for others to take over");
+                std::process::exit(1);
+            }
+            tracing::info!("asked to end: giving tasks to others");
+        }
+    });
+    Ok(())
 }
 
 async fn show_metrics(listen: SocketAddr, metrics: Metrics) -> Result<()> {

@@ -25,7 +25,7 @@ use streamforge_proto::tls::Tls;
 use streamforge_proto::v1;
 use streamforge_state::local::LocalCopies;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::exchange::Exchange;
@@ -61,7 +61,13 @@ pub struct SessionConfig {
     pub slots: u32,
     /// Address under which other task managers reach its exchange.
     pub exchange_address: String,
-    /// Certificates; `None`: plaintext.
+    /// Whose task manager this is, where a coordinator's listener serves many jobs; else empty.
+    pub job: String,
+    /// Wait for the next coordinator when the job is over, instead of ending.
+    pub stay: bool,
+    /// True: this process is to end. It asks to be let go, and gives its tasks to others before.
+    pub leaving: watch::Receiver<bool>,
+    /// Certificates for the coordinator; `None`: plaintext.
     pub tls: Option<Tls>,
     /// Folder of secrets.
     pub secrets: Option<PathBuf>,
@@ -174,6 +180,11 @@ impl Session {
         let mut lonely = Loneliness::begin(Instant::now());
         loop {
             match self.call(&address, events).await {
+                Called::Goodbye(reason) if self.may_stay() => {
+                    tracing::info!(reason, "waiting for the next coordinator");
+                    self.hosted = None; // with it the tasks, if any are left
+                    lonely = Loneliness::begin(Instant::now());
+                }
                 Called::Goodbye(reason) => return Ok(reason),
                 Called::Refused(reason) => return Err(Error::Refused { address, reason }),
                 Called::Failed(error) => return Err(error),
@@ -184,8 +195,19 @@ impl Session {
                 }
                 Called::NoAnswer(reason) => tracing::debug!(address, reason, "no session yet"),
             }
+            if self.hosted.is_none() && self.is_leaving() {
+                return Ok("it is to end, and runs nothing".to_owned());
+            }
             self.look_around(&mut lonely, &mut address, events).await?;
         }
+    }
+
+    fn is_leaving(&self) -> bool {
+        *self.config.leaving.borrow()
+    }
+
+    fn may_stay(&self) -> bool {
+        self.config.stay && !self.is_leaving()
     }
 
     async fn ask(&self, request: Request) {
@@ -209,7 +231,10 @@ impl Session {
             exchange: self.config.exchange_address.clone(),
             runs: self.running().await,
         };
-        let register = to_register(self.config.me.clone(), registration);
+        let register = v1::Register {
+            job: self.config.job.clone(),
+            ..to_register(self.config.me.clone(), registration)
+        };
         let opened = Conversation::open(address, self.config.tls.as_ref(), register);
         // While the call lasts nobody hears what tasks say.
         let opened = tokio::select! {
@@ -229,7 +254,12 @@ impl Session {
         hosted.context.sight.found();
         tracing::info!(address, "session with the coordinator");
         let over = conversation
-            .go_on(&hosted.requests, events, hosted.heartbeat, hosted.timeout)
+            .go_on(
+                &hosted.requests,
+                events,
+                (hosted.heartbeat, hosted.timeout),
+                &mut self.config.leaving.clone(),
+            )
             .await;
         match over {
             Over::Broken(reason) | Over::NoAnswer(reason) => Called::Broken(reason),
@@ -302,7 +332,8 @@ impl Session {
         events: &mut mpsc::Receiver<(Stamp, Event)>,
     ) -> Result<(), Error> {
         let hosted = self.hosted.as_ref();
-        let alone_max = hosted.map_or(Some(NEVER_REACHED_MAX), |hosted| hosted.alone_max);
+        let never_reached_max = (!self.config.stay).then_some(NEVER_REACHED_MAX);
+        let alone_max = hosted.map_or(never_reached_max, |hosted| hosted.alone_max);
         let alone = lonely.lasts(Instant::now());
         if alone_max.is_some_and(|max| alone >= max) {
             let seconds = alone.as_secs();

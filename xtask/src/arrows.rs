@@ -28,7 +28,12 @@ const OURS: &[(&str, &[&str])] = &[
     ("state", &["core", "engine", "store"]),
     ("connectors", &["core", "engine", "store"]),
     ("proto", &["core"]),
-    ("host", &["core", "plan", "proto", "store", "coordinator"]),
+    ("host", &["core", "crds", "plan", "proto", "store", "coordinator"]),
+    // Hosts one coordinator per job; the only product crate that calls the API server.
+    (
+        "operator",
+        &["core", "crds", "plan", "proto", "store", "host"],
+    ),
     (
         "taskmanager",
         &[

@@ -16,14 +16,13 @@ pub enum Mode {
     Compare,
 }
 
-/// The CRD, as `kubectl apply --server-side -f` takes it.
+/// The CRDs, as `kubectl apply --server-side -f` takes them.
 pub fn crds(root: &Path, mode: Mode) -> Result<()> {
-    put(
-        root,
-        "crds/generated/streamjobs.streamforge.io.yaml",
-        &streamforge_crds::crd_yaml(),
-        mode,
-    )
+    for file in streamforge_crds::definition_files() {
+        let path = format!("crds/generated/{}", file.name);
+        put(root, &path, &file.text, mode)?;
+    }
+    Ok(())
 }
 
 /// The reference pages that come from code.

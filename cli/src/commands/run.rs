@@ -14,8 +14,7 @@ use streamforge_core::manifest::HEAD_KEY;
 use streamforge_core::messages::TaskManagerId;
 use streamforge_crds::v1alpha1::{LogFormat, LogLevel, StreamJobSpec};
 use streamforge_host::{
-    CheckpointPolicy, JobConfig, JobHandle, MemberPolicy, Outcome as JobOutcome, RestartPolicy,
-    RestoreFrom,
+    JobConfig, JobHandle, MemberPolicy, Outcome as JobOutcome, RestoreFrom, policy,
 };
 use streamforge_store::ObjectStore;
 use streamforge_taskmanager::connectors::print;
@@ -169,11 +168,12 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     let unread = Unread::of(&graph);
     let hosting = Hosting::of(args, &loaded.spec, &place, &shown.screen)?;
     let config = JobConfig {
+        new_job: None,
         graph,
         document: text.clone(),
         parallelism: loaded.spec.parallelism,
-        checkpoint: checkpoint_policy(&loaded.spec),
-        restart: restart_policy(&loaded.spec),
+        checkpoint: policy::checkpoints(&loaded.spec),
+        restart: policy::restarts(&loaded.spec),
         members: MemberPolicy::default(),
         address: format!("pid {}", std::process::id()),
         rewind_to: args.rewind_to.map(CheckpointId::from_stored),
@@ -292,29 +292,6 @@ fn start(
             let handle = streamforge_host::start(config, store, *sessions);
             (handle, Tasks::Elsewhere(crew))
         }
-    }
-}
-
-fn checkpoint_policy(spec: &StreamJobSpec) -> CheckpointPolicy {
-    let ms = |d: streamforge_core::units::HumanDuration| d.micros().unsigned_abs() / 1_000;
-    let checkpoint = &spec.checkpoint;
-    CheckpointPolicy {
-        interval_ms: ms(checkpoint.interval),
-        timeout_ms: ms(checkpoint.timeout),
-        min_pause_ms: ms(checkpoint.min_pause),
-        retain_n: checkpoint.retain as usize,
-        tolerate_failures_n: checkpoint.tolerate_failures,
-    }
-}
-
-fn restart_policy(spec: &StreamJobSpec) -> RestartPolicy {
-    let ms = |d: streamforge_core::units::HumanDuration| d.micros().unsigned_abs() / 1_000;
-    let restart = &spec.restart;
-    RestartPolicy {
-        failures_n_max: restart.max_failures,
-        window_ms: ms(restart.window),
-        backoff_initial_ms: ms(restart.backoff.initial),
-        backoff_max_ms: ms(restart.backoff.max),
     }
 }
 

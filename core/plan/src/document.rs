@@ -47,12 +47,18 @@ pub struct Loaded {
 
 /// Reads and checks a document; `file_name` is only for messages.
 pub fn load(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
-    on_large_stack(|| load_here(text, file_name))
+    on_large_stack(|| load_here(text, file_name, yaml::DOCUMENT_BYTES_MAX))
 }
 
-fn load_here(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
+/// Reads and checks a document in which the defaults are written out, so that it may be larger than
+/// one that a person writes: as the API server keeps it, or as [`Loaded::spec`] says it.
+pub fn load_resolved(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
+    on_large_stack(|| load_here(text, file_name, yaml::RESOLVED_BYTES_MAX))
+}
+
+fn load_here(text: &str, file_name: &str, bytes_max: usize) -> Result<Loaded, Vec<Problem>> {
     let mut problems = Problems::new(file_name);
-    let root = match yaml::parse(text) {
+    let root = match yaml::parse(text, bytes_max) {
         Ok(root) => root,
         Err(mistake) => {
             problems.add(mistake.at, "", mistake.message, mistake.hint);

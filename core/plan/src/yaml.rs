@@ -12,6 +12,8 @@ use crate::problem::At;
 
 /// Largest document. What `kubectl apply` and etcd take is not much more.
 pub const DOCUMENT_BYTES_MAX: usize = 512 << 10;
+/// Largest document with everything written out that its writer left to us.
+pub const RESOLVED_BYTES_MAX: usize = 4 << 20;
 /// Deepest nesting; a pod template needs about 15.
 pub const DEPTH_MAX: usize = 64;
 /// Most nodes after aliases are expanded: as many as 512 KiB of plain text can hold.
@@ -61,13 +63,13 @@ impl Mistake {
 }
 
 /// The only document of a text.
-pub(crate) fn parse(text: &str) -> Result<Node, Mistake> {
+pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Node, Mistake> {
     let start = At { line: 1, column: 1 };
-    if text.len() > DOCUMENT_BYTES_MAX {
+    if text.len() > bytes_max {
         return Err(Mistake::new(
             start,
             format!(
-                "the document has {} bytes; at most {DOCUMENT_BYTES_MAX} are read",
+                "the document has {} bytes; at most {bytes_max} are read",
                 text.len()
             ),
         ));

@@ -19,6 +19,8 @@ pub const ITEMS_MAX: usize = 256;
 pub const EXPRESSION_BYTES_MAX: usize = 16 << 10;
 /// Characters of a node's name.
 pub const NAME_CHARS_MAX: usize = 40;
+/// Characters of the name of a Kubernetes object.
+const JOB_NAME_CHARS_MAX: usize = 253;
 /// Characters of any other text.
 const TEXT_CHARS_MAX: usize = 4_096;
 
@@ -30,6 +32,11 @@ pub const WATCH_PATTERN: &str =
 
 pub fn name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": NAME_PATTERN})
+}
+
+/// The name of a StreamJob.
+pub fn job_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "minLength": 1, "maxLength": JOB_NAME_CHARS_MAX})
 }
 
 /// The name of an output: a node, or a node's side output.

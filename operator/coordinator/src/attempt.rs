@@ -404,13 +404,22 @@ impl Coordinator {
     /// A task manager is gone. If it ran a part of the attempt, all of the attempt is over; nothing
     /// is wrong with the job, so the next one waits for nothing unless this happens in a row.
     pub(crate) fn on_task_manager_lost(&mut self, id: &TaskManagerId, cause: &str) {
+        self.put_off_growing();
+        self.on_task_manager_gone(id, cause, true);
+    }
+
+    /// Its session is over. One that was expected to go is no reason to wait before another one
+    /// takes its place.
+    pub(crate) fn on_task_manager_gone(&mut self, id: &TaskManagerId, cause: &str, expected: bool) {
         let (task_manager, text) = (id.clone(), cause.to_owned());
         self.report(Report::TaskManagerLost {
             task_manager,
             cause: text,
         });
         self.channels.on_lost(id);
-        self.put_off_growing();
+        if !expected {
+            self.put_off_growing();
+        }
         let runs = |attempt: &Attempt| attempt.places.values().any(|it| it == id);
         if self.attempt.as_ref().is_some_and(runs) || self.on_partner_lost(id) {
             self.same_incident = self.now_ms < self.incident_until_ms;

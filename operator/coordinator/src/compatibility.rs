@@ -3,6 +3,9 @@
 //! Owns: which edits break what. State follows the uid: a node keeps it as long as its uid and the
 //! fields that give the state its meaning stay. Everything else may change between two runs.
 
+use std::collections::BTreeMap;
+
+use streamforge_core::ids::OperatorUid;
 use streamforge_core::job_graph::{AggregateCall, AggregateSpec, JobGraph, Operator, OperatorKind};
 use streamforge_core::manifest::{Manifest, SplitProgress};
 
@@ -11,15 +14,7 @@ use streamforge_core::manifest::{Manifest, SplitProgress};
 pub fn mismatches(stored: &JobGraph, wanted: &JobGraph, manifest: &Manifest) -> Vec<String> {
     let mut found = Vec::new();
     for uid in manifest.operators.keys() {
-        let (before, after) = (operator(stored, &uid.0), operator(wanted, &uid.0));
-        match (before, after) {
-            (_, None) => found.push(format!(
-                "the aggregate with uid {uid:?} is gone, and its state would be dropped",
-                uid = uid.0
-            )),
-            (Some(before), Some(after)) => aggregate_mismatch(before, after, &mut found),
-            (None, Some(_)) => {} // a state without a plan: nothing to compare with
-        }
+        state_mismatch(stored, wanted, uid, &mut found);
     }
     for (uid, splits) in &manifest.sources {
         source_mismatch(
@@ -48,6 +43,44 @@ pub fn mismatches(stored: &JobGraph, wanted: &JobGraph, manifest: &Manifest) -> 
         }
     }
     found
+}
+
+/// What would not fit if every aggregate had state and no source were at its end, by the operator whose
+/// state or input it is: what an edit does can be said before it is made.
+#[must_use]
+pub fn foreseen(stored: &JobGraph, wanted: &JobGraph) -> BTreeMap<OperatorUid, Vec<String>> {
+    let mut by_operator = BTreeMap::new();
+    for (_, before) in stored.operators() {
+        let mut found = Vec::new();
+        match &before.kind {
+            OperatorKind::WindowFinal(_) => state_mismatch(stored, wanted, &before.uid, &mut found),
+            OperatorKind::Source(_) => {
+                let unread = [SplitProgress::At(String::new())];
+                source_mismatch(stored, wanted, &before.uid.0, unread.iter(), &mut found);
+            }
+            _ => {}
+        }
+        if !found.is_empty() {
+            by_operator.insert(before.uid.clone(), found);
+        }
+    }
+    by_operator
+}
+
+fn state_mismatch(
+    stored: &JobGraph,
+    wanted: &JobGraph,
+    uid: &OperatorUid,
+    found: &mut Vec<String>,
+) {
+    match (operator(stored, &uid.0), operator(wanted, &uid.0)) {
+        (_, None) => found.push(format!(
+            "the aggregate with uid {uid:?} is gone, and its state would be dropped",
+            uid = uid.0
+        )),
+        (Some(before), Some(after)) => aggregate_mismatch(before, after, found),
+        (None, Some(_)) => {} // a state without a plan: nothing to compare with
+    }
 }
 
 fn operator<'g>(graph: &'g JobGraph, uid: &str) -> Option<&'g Operator> {

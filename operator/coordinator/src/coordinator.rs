@@ -208,8 +208,9 @@ impl Coordinator {
                 task_manager,
                 cause,
             } => {
+                let released = self.members.is_released(&task_manager);
                 if self.members.remove(&task_manager) {
-                    self.on_task_manager_lost(&task_manager, &cause);
+                    self.on_task_manager_gone(&task_manager, &cause, released);
                 }
             }
             Input::TaskManagersEnded => {
@@ -253,6 +254,12 @@ impl Coordinator {
     #[must_use]
     pub fn committed(&self) -> Option<&Manifest> {
         self.committed.as_ref()
+    }
+
+    /// Whether nothing happens until somebody registers, so that time need not be told often.
+    #[must_use]
+    pub fn waits_for_task_managers(&self) -> bool {
+        self.members.len() == 0 && self.attempt.is_none() && self.phase != Phase::Starting
     }
 
     fn on_tick(&mut self) {
@@ -324,6 +331,7 @@ impl Coordinator {
         self.check_timeouts();
         self.save_scale();
         self.hand_over_if_due();
+        self.release_leaving();
         self.go_on_handing_over();
         self.go_on_saving();
         self.trigger_if_due();

@@ -16,6 +16,8 @@ pub enum Decision {
     Store(RequestId, StoreRequest),
     /// Tell a task manager. When it cannot be told, answer with [`crate::Input::SessionLost`].
     Send(TaskManagerId, Stamp, Command),
+    /// This task manager asked to end, and may: nothing depends on it any more.
+    Release(TaskManagerId),
     /// Tell people; nothing depends on it.
     Report(Report),
     /// It is over: nothing will be decided any more.

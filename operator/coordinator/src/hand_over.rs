@@ -483,14 +483,8 @@ impl Coordinator {
         self.hurry();
     }
 
-    pub(crate) fn on_leaving(&mut self, id: &TaskManagerId) {
-        if self.members.leave(id) {
-            self.hurry();
-        }
-    }
-
     /// The hand-over follows a checkpoint, and that is taken now.
-    fn hurry(&mut self) {
+    pub(crate) fn hurry(&mut self) {
         self.grow_at_ms = self.now_ms;
         self.checkpoint_at_ms = self.now_ms;
     }

@@ -12,7 +12,7 @@
 //! * `members` and `placement`: who is there, and who runs what (K2).
 //! * `channels`: who loses its place when two cannot reach each other (B2).
 //! * `adoption`: an attempt that outlived its coordinator goes on (F1).
-//! * `hand_over`: owners change while the attempt goes on (K3).
+//! * `hand_over`: owners change while the attempt goes on (K3); `leaving`: who may end.
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
 //! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
@@ -36,6 +36,7 @@ pub mod head;
 mod import;
 mod input;
 mod lane;
+mod leaving;
 mod members;
 mod placement;
 pub mod publish;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use streamforge_core::ids::CheckpointId;
 use streamforge_core::messages::{Registration, TaskManagerId};
 
 /// Longest time that one tick may add to a silence. After a pause of this process itself the first
@@ -23,8 +24,10 @@ pub(crate) struct Members {
 struct Member {
     registration: Registration,
     silent_ms: u64,
-    /// It is to end: it gets no tasks any more.
-    leaves: bool,
+    /// It is to end: it gets no tasks any more. The newest checkpoint when it asked.
+    leaves: Option<CheckpointId>,
+    /// It was told that it may end.
+    released: bool,
 }
 
 impl Members {
@@ -45,7 +48,8 @@ impl Members {
             Member {
                 registration,
                 silent_ms,
-                leaves: false,
+                leaves: None,
+                released: false,
             },
         );
         before
@@ -57,13 +61,40 @@ impl Members {
     }
 
     /// It is to end. False: that is known, or there is no such one.
-    pub(crate) fn leave(&mut self, id: &TaskManagerId) -> bool {
+    pub(crate) fn leave(&mut self, id: &TaskManagerId, newest: CheckpointId) -> bool {
         let member = self.known.get_mut(id);
-        member.is_some_and(|member| !std::mem::replace(&mut member.leaves, true))
+        let new = member.filter(|member| member.leaves.is_none());
+        new.map(|member| member.leaves = Some(newest)).is_some()
     }
 
     pub(crate) fn leaves(&self, id: &TaskManagerId) -> bool {
-        self.known.get(id).is_some_and(|member| member.leaves)
+        let member = self.known.get(id);
+        member.is_some_and(|member| member.leaves.is_some())
+    }
+
+    /// Whether nobody is left who does not leave.
+    pub(crate) fn all_leave(&self) -> bool {
+        self.known.values().all(|member| member.leaves.is_some())
+    }
+
+    /// Those that are to end and were not told yet that they may; and since which checkpoint.
+    pub(crate) fn leaving(&self) -> Vec<(TaskManagerId, CheckpointId)> {
+        let waiting = self.known.iter().filter(|(_, member)| !member.released);
+        waiting
+            .filter_map(|(id, member)| Some((id.clone(), member.leaves?)))
+            .collect()
+    }
+
+    /// It may end.
+    pub(crate) fn release(&mut self, id: &TaskManagerId) {
+        if let Some(member) = self.known.get_mut(id) {
+            member.released = true;
+        }
+    }
+
+    /// Whether it was told that it may end.
+    pub(crate) fn is_released(&self, id: &TaskManagerId) -> bool {
+        self.known.get(id).is_some_and(|member| member.released)
     }
 
     pub(crate) fn contains(&self, id: &TaskManagerId) -> bool {

@@ -28,18 +28,43 @@ pub enum Ask {
     Drain(String, oneshot::Sender<Result<(), String>>),
 }
 
+/// The way to ask a job's coordinator. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    news: mpsc::Sender<(u64, News)>,
+}
+
+/// The job is over, and nobody is there to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the job is over")]
+pub struct Over;
+
+impl Orders {
+    pub(crate) fn new(news: mpsc::Sender<(u64, News)>) -> Self {
+        Self { news }
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// When the job is over.
+    pub async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Over> {
+        let (answer, answered) = oneshot::channel();
+        let asked = self.news.send((0, News::Asked(ask(answer)))).await;
+        asked.map_err(|_| Over)?;
+        answered.await.map_err(|_| Over)
+    }
+}
+
 /// See the module.
 pub(crate) struct Service {
-    pub(crate) news: mpsc::Sender<(u64, News)>,
+    pub(crate) orders: Orders,
 }
 
 impl Service {
     async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Answer> {
-        let (answer, answered) = oneshot::channel();
-        let over = || Answer::unavailable("the job is over");
-        let asked = self.news.send((0, News::Asked(ask(answer)))).await;
-        asked.map_err(|_| over())?;
-        answered.await.map_err(|_| over())
+        let answered = self.orders.ask(ask).await;
+        answered.map_err(|over| Answer::unavailable(over.to_string()))
     }
 
     async fn order(

@@ -16,7 +16,7 @@ use streamforge_core::messages::Command;
 use streamforge_store::ObjectStore;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::Instant;
 
 use crate::clock::{self, Clock};
 use crate::control::Ask;
@@ -27,12 +27,17 @@ use crate::task_managers::{News, TaskManagers};
 /// How often the coordinator is told that time passes: the grain of intervals and timeouts.
 const TICK: Duration = Duration::from_millis(10);
 
+/// The same while it waits for task managers: an operator may have a thousand such jobs.
+const TICK_WAITING: Duration = Duration::from_millis(200);
+
 /// Reports waiting to be read; when nobody reads, later ones are dropped (they are logged anyway).
 const REPORTS_MAX: usize = 256;
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct JobConfig {
+    /// The id of the job if it is new; `None`: its name and a number drawn at random.
+    pub new_job: Option<JobId>,
     /// The plan.
     pub graph: JobGraph,
     /// The document it was made from, as written.
@@ -92,15 +97,32 @@ impl JobHandle {
         }
     }
 
-    /// Waits for the end.
+    /// Something that ends the coordinator as a kill would: nobody is told, and tasks go on for the
+    /// next one (F1).
+    pub fn abandoner(&self) -> impl Fn() + Send + Sync + Clone + 'static {
+        let host = self.outcome.abort_handle();
+        move || host.abort()
+    }
+
+    /// Waits for the end. `None`: it was abandoned.
     ///
     /// # Panics
     /// When the host itself panicked.
-    pub async fn outcome(self) -> Outcome {
+    pub async fn ended(self) -> Option<Outcome> {
         match self.outcome.await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => Some(outcome),
+            Err(join) if join.is_cancelled() => None,
             Err(join) => std::panic::resume_unwind(join.into_panic()),
         }
+    }
+
+    /// Waits for the end of a job that nobody abandons.
+    ///
+    /// # Panics
+    /// When the host itself panicked, or the job was abandoned.
+    pub async fn outcome(self) -> Outcome {
+        let ended = self.ended().await;
+        ended.expect("nobody abandoned the job")
     }
 }
 
@@ -111,9 +133,9 @@ pub fn start(
     task_managers: impl TaskManagers,
 ) -> JobHandle {
     let seed = clock::seed();
-    let new_job = JobId(format!("{}-{:08x}", config.graph.name, seed >> 32));
+    let drawn = || JobId(format!("{}-{:08x}", config.graph.name, seed >> 32));
     let coordinator = Coordinator::new(Config {
-        new_job,
+        new_job: config.new_job.unwrap_or_else(drawn),
         address: config.address,
         nonce_seed: clock::seed(),
         graph: config.graph,
@@ -167,13 +189,16 @@ struct Host<T> {
 
 impl<T: TaskManagers> Host<T> {
     async fn run(mut self, mut stop: mpsc::Receiver<()>) -> Outcome {
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next_tick = Instant::now();
         let mut connected = true;
         let mut stop_open = true;
         loop {
             let input = tokio::select! {
-                _ = ticks.tick() => Input::Tick,
+                () = tokio::time::sleep_until(next_tick) => {
+                    let waits = self.coordinator.waits_for_task_managers();
+                    next_tick = Instant::now() + if waits { TICK_WAITING } else { TICK };
+                    Input::Tick
+                }
                 Some(answered) = self.requests.join_next() => match answered {
                     Ok((id, answer)) => Input::Store(id, answer),
                     Err(join) => std::panic::resume_unwind(join.into_panic()),
@@ -268,6 +293,7 @@ impl<T: TaskManagers> Host<T> {
                             });
                         }
                     }
+                    Decision::Release(task_manager) => self.task_managers.release(&task_manager),
                     Decision::Report(report) => self.report(report),
                     Decision::End(outcome) => ended = Some(outcome),
                 }
@@ -292,6 +318,7 @@ fn input_of(news: News) -> Input {
         },
         News::Heard(task_manager) => Input::Heard(task_manager),
         News::Said(task_manager, stamp, event) => Input::Task(task_manager, stamp, event),
+        News::Leaving(task_manager) => Input::Leaving(task_manager),
         News::Lost(task_manager, cause) => Input::SessionLost {
             task_manager,
             cause,

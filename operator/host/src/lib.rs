@@ -10,13 +10,15 @@ mod elsewhere;
 pub mod history;
 mod job;
 pub mod metrics;
+pub mod policy;
 mod requests;
 pub mod sessions;
 mod task_managers;
 
-pub use control::Ask;
+pub use control::{Ask, Orders, Over};
 pub use job::{JobConfig, JobHandle, RestoreFrom, start};
 pub use requests::{check_objects, perform};
+pub use streamforge_coordinator::compatibility;
 pub use streamforge_coordinator::{
     CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, MemberPolicy,
     Outcome, Phase, Report, RestartPolicy, SavepointState, Status,

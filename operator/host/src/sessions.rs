@@ -1,12 +1,12 @@
 //! Sessions with task managers in other processes: the coordinator's side of the wire.
 //!
-//! Owns: the listener, on a small runtime of its own so that nothing delays a heartbeat; who has a
-//! session; and what each is told first. Never decides about a job. Start at: [`Sessions::listen`];
-//! one session's life is in `session`.
+//! Owns: who has a session, and what each is told first. Never decides about a job. Start at:
+//! [`Sessions::listen`] for one job, [`Listener`] for many; one session's life is in `session`.
 //!
 //! A task manager's session is numbered. When it begins anew, what the earlier one still has to say
 //! is dropped here, so the coordinator hears of each process from one session at a time.
 
+mod listener;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -21,16 +21,13 @@ use streamforge_core::messages::{Command, Stamp, TaskManagerId};
 use streamforge_proto::convert::coordinator::to_command;
 use streamforge_proto::tls::Tls;
 use streamforge_proto::v1;
-use streamforge_proto::v1::control_server::ControlServer;
-use streamforge_proto::v1::coordinator_server::CoordinatorServer;
 use streamforge_proto::v1::to_task_manager::What;
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tonic::transport::server::TcpIncoming;
 
-use crate::control;
+use crate::control::Orders;
 use crate::task_managers::{EVENTS_MAX, Lost, News, TaskManagers};
-use session::Service;
+pub use listener::{Listener, job_name};
+use listener::{Place, Served, Whose};
 
 /// Largest message: a deployment or a snapshot with the positions and parts of a large job.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -38,13 +35,20 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// How long the last words of a session may take to leave.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Settings of the listener.
+/// Settings of a listener for one job.
 #[derive(Clone, Debug)]
 pub struct SessionsConfig {
     /// Address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Certificates; `None`: plaintext.
     pub tls: Option<Tls>,
+    /// What its task managers are told.
+    pub terms: Terms,
+}
+
+/// What a job's task managers are told when a session begins.
+#[derive(Clone, Debug)]
+pub struct Terms {
     /// How often each end says that it is there.
     pub heartbeat: Duration,
     /// Silence after which a session is broken.
@@ -92,7 +96,7 @@ struct Link {
 /// What the listener's tasks and the host share.
 #[derive(Debug)]
 struct Shared {
-    config: SessionsConfig,
+    terms: Terms,
     links: Mutex<Links>,
     news: mpsc::Sender<(u64, News)>,
 }
@@ -112,11 +116,23 @@ impl Shared {
     }
 }
 
-/// See the module. Dropping it ends all sessions.
+impl Shared {
+    fn new(terms: Terms) -> (Arc<Self>, mpsc::Receiver<(u64, News)>) {
+        let (news_in, news) = mpsc::channel(EVENTS_MAX);
+        let shared = Self {
+            terms,
+            links: Mutex::default(),
+            news: news_in,
+        };
+        (Arc::new(shared), news)
+    }
+}
+
+/// The sessions of one job. Dropping it ends them all.
 #[derive(Debug)]
 pub struct Sessions {
-    // An Option so that Drop can end it without waiting, which a runtime's own Drop would do.
-    runtime: Option<Runtime>,
+    /// Its own listener, or its place in one that many jobs share.
+    at: At,
     address: SocketAddr,
     shared: Arc<Shared>,
     news: mpsc::Receiver<(u64, News)>,
@@ -124,35 +140,44 @@ pub struct Sessions {
     known: BTreeMap<TaskManagerId, u64>,
 }
 
+#[derive(Debug)]
+enum At {
+    Own(Served),
+    Shared(Place),
+}
+
 impl Sessions {
-    /// Listens. Needs no runtime around it.
+    /// Listens for one job. Needs no runtime around it.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn listen(config: SessionsConfig) -> Result<Self, Error> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("control")
-            .enable_all()
-            .build()
-            .map_err(Error::Threads)?;
-        let (news_in, news) = mpsc::channel(EVENTS_MAX);
-        let shared = Arc::new(Shared {
-            config,
-            links: Mutex::default(),
-            news: news_in,
-        });
-        let address = {
-            let _entered = runtime.enter();
-            serve(Arc::clone(&shared))?
-        };
-        Ok(Self {
-            runtime: Some(runtime),
+        let (shared, news) = Shared::new(config.terms);
+        let whose = Whose::One(Arc::clone(&shared));
+        let served = Served::start(config.listen, config.tls.as_ref(), whose)?;
+        let address = served.address;
+        Ok(Self::of(At::Own(served), address, shared, news))
+    }
+
+    fn of(
+        at: At,
+        address: SocketAddr,
+        shared: Arc<Shared>,
+        news: mpsc::Receiver<(u64, News)>,
+    ) -> Self {
+        Self {
+            at,
             address,
             shared,
             news,
             known: BTreeMap::new(),
-        })
+        }
+    }
+
+    /// The way to ask the coordinator that takes these sessions.
+    #[must_use]
+    pub fn orders(&self) -> Orders {
+        Orders::new(self.shared.news.clone())
     }
 
     /// Where it listens.
@@ -171,7 +196,9 @@ impl Sessions {
                 }
                 newest
             }
-            News::Heard(id) | News::Said(id, ..) => self.known.get(id) == Some(&session),
+            News::Heard(id) | News::Said(id, ..) | News::Leaving(id) => {
+                self.known.get(id) == Some(&session)
+            }
             News::Lost(id, _) => {
                 let current = self.known.get(id) == Some(&session);
                 if current {
@@ -182,37 +209,6 @@ impl Sessions {
             News::Asked(_) => true,
         }
     }
-}
-
-/// Serves on the runtime this is called in. Returns the address.
-fn serve(shared: Arc<Shared>) -> Result<SocketAddr, Error> {
-    let address = shared.config.listen;
-    let failed = |source| Error::Listen { address, source };
-    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let mut server = tonic::transport::Server::builder();
-    if let Some(tls) = &shared.config.tls {
-        server = server.tls_config(tls.server()).map_err(Error::Tls)?;
-    }
-    let control = ControlServer::new(control::Service {
-        news: shared.news.clone(),
-    });
-    let service = CoordinatorServer::new(Service { shared })
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let serving = server
-        .add_service(service)
-        .add_service(control)
-        .serve_with_incoming(incoming);
-    tokio::spawn(async move {
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the coordinator's listener stopped");
-        }
-    });
-    Ok(bound)
 }
 
 #[async_trait]
@@ -243,16 +239,19 @@ impl TaskManagers for Sessions {
         }
     }
 
+    fn release(&mut self, to: &TaskManagerId) {
+        let links = self.shared.links();
+        if let Some(link) = links.by_id.get(to) {
+            // Full or closed: it is gone, or will be.
+            let _told = link.out.try_send(goodbye("its subtasks are others' now"));
+        }
+    }
+
     async fn dismiss(&mut self, reason: &str) {
         let waiting = {
             let mut links = self.shared.links();
             links.dismissed = Some(reason.to_owned());
-            let goodbye = What::Goodbye(v1::Goodbye {
-                reason: reason.to_owned(),
-            });
-            let last = v1::ToTaskManager {
-                what: Some(goodbye),
-            };
+            let last = goodbye(reason);
             let links = std::mem::take(&mut links.by_id).into_values();
             let told = links.filter_map(|link| {
                 let sent = link.out.try_send(last.clone()).is_ok();
@@ -272,10 +271,19 @@ async fn all_closed(links: Vec<mpsc::Sender<v1::ToTaskManager>>) {
     }
 }
 
+fn goodbye(reason: &str) -> v1::ToTaskManager {
+    let reason = reason.to_owned();
+    v1::ToTaskManager {
+        what: Some(What::Goodbye(v1::Goodbye { reason })),
+    }
+}
+
 impl Drop for Sessions {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        if let At::Shared(place) = &self.at {
+            place.leave(&self.shared);
         }
+        // Their streams end with the queues.
+        self.shared.links().by_id.clear();
     }
 }

@@ -32,6 +32,8 @@ pub enum News {
     Heard(TaskManagerId),
     /// It said something about an attempt.
     Said(TaskManagerId, Stamp, Event),
+    /// It was told to end, and asks to be let go.
+    Leaving(TaskManagerId),
     /// Its session is over.
     Lost(TaskManagerId, String),
     /// A person asks something.
@@ -49,6 +51,9 @@ pub trait TaskManagers: Send + 'static {
 
     /// The next news; `None` when none will come any more. May be dropped and called again.
     async fn recv(&mut self) -> Option<News>;
+
+    /// This one asked to end, and may.
+    fn release(&mut self, _to: &TaskManagerId) {}
 
     /// The job is over: whoever has a session, or asks for one, is told that nothing is left to do.
     async fn dismiss(&mut self, _reason: &str) {}

@@ -26,7 +26,10 @@ use v1::task_event::What as EventWhat;
 pub const PROTOCOL_MIN: u32 = 2;
 
 /// Newest version of the session's protocol that this program speaks.
-pub const PROTOCOL_MAX: u32 = 2;
+pub const PROTOCOL_MAX: u32 = 3;
+
+/// From this version on a task manager says that it is to end.
+pub const PROTOCOL_LEAVING: u32 = 3;
 
 /// Newest version of the payloads' encoding, and the only one so far.
 pub const PAYLOAD_FORMAT: u32 = 1;
@@ -150,6 +153,7 @@ pub fn to_register(task_manager: TaskManagerId, registration: Registration) -> v
         slots: registration.slots,
         exchange_address: registration.exchange,
         running,
+        job: String::new(),
     }
 }
 

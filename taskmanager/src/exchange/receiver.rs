@@ -17,7 +17,7 @@ use streamforge_engine::barrier::Barrier;
 use streamforge_engine::task::Element;
 use streamforge_proto::convert;
 use streamforge_proto::convert::exchange::{Opening, decode_barrier, rows_bytes};
-use streamforge_proto::v1;
+use streamforge_proto::{tls, v1};
 use streamforge_proto::v1::downstream::What;
 use streamforge_proto::v1::exchange_server::{Exchange as ExchangeService, ExchangeServer};
 use tonic::transport::server::TcpIncoming;
@@ -75,6 +75,22 @@ struct Service {
     shared: Arc<Shared>,
 }
 
+impl Service {
+    /// Task managers of one job bear one name; those of another job may have the same authority.
+    fn check_caller<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let Some(tls) = &self.shared.config.tls else {
+            return Ok(());
+        };
+        let shown = request.peer_certs();
+        if shown.is_some_and(|shown| tls::bears(&shown, &tls.peer_name)) {
+            return Ok(());
+        }
+        Totals::add(&self.shared.totals.refused, 1);
+        let reason = format!("the certificate does not bear the name {}", tls.peer_name);
+        Err(Status::permission_denied(reason))
+    }
+}
+
 type Answers = Pin<Box<dyn Stream<Item = Result<v1::Upstream, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -85,6 +101,7 @@ impl ExchangeService for Service {
         &self,
         request: Request<Streaming<v1::Downstream>>,
     ) -> Result<Response<Answers>, Status> {
+        self.check_caller(&request)?;
         let mut messages = request.into_inner();
         let first = tokio::time::timeout(self.shared.config.open_timeout, messages.message());
         let opening = match first.await {

@@ -6,13 +6,15 @@
 use std::time::Duration;
 
 use streamforge_core::messages::{Event, Stamp};
-use streamforge_proto::convert::coordinator::{PROTOCOL_MAX, PROTOCOL_MIN, from_command, to_event};
+use streamforge_proto::convert::coordinator::{
+    PROTOCOL_LEAVING, PROTOCOL_MAX, PROTOCOL_MIN, from_command, to_event,
+};
 use streamforge_proto::tls::Tls;
 use streamforge_proto::v1;
 use streamforge_proto::v1::coordinator_client::CoordinatorClient;
 use streamforge_proto::v1::from_task_manager::What as From;
 use streamforge_proto::v1::to_task_manager::What as To;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -50,6 +52,8 @@ pub(super) enum Over {
 pub(super) struct Conversation {
     out: mpsc::Sender<v1::FromTaskManager>,
     messages: Streaming<v1::ToTaskManager>,
+    /// The version that both ends speak.
+    protocol: u32,
 }
 
 fn message(what: From) -> v1::FromTaskManager {
@@ -93,7 +97,13 @@ impl Conversation {
         let first = first.map_err(|status| no_answer(&status))?;
         match first.and_then(|first| first.what) {
             Some(To::Welcome(welcome)) if speaks(welcome.protocol) => {
-                Ok((Self { out, messages }, welcome))
+                let protocol = welcome.protocol;
+                let conversation = Self {
+                    out,
+                    messages,
+                    protocol,
+                };
+                Ok((conversation, welcome))
             }
             Some(To::Welcome(welcome)) => Err(Over::Refused {
                 reason: format!(
@@ -113,14 +123,16 @@ impl Conversation {
         }
     }
 
-    /// Passes messages on until the session is over.
+    /// Passes messages on until the session is over; the two times are
+    /// that between heartbeats and the longest silence.
     pub(super) async fn go_on(
         &mut self,
         requests: &mpsc::Sender<Request>,
         events: &mut mpsc::Receiver<(Stamp, Event)>,
-        heartbeat: Duration,
-        silence_max: Duration,
+        (heartbeat, silence_max): (Duration, Duration),
+        leaving: &mut watch::Receiver<bool>,
     ) -> Over {
+        let mut asked_to_leave = false;
         let mut beats = interval(heartbeat);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut deadline = Instant::now() + silence_max;
@@ -137,6 +149,13 @@ impl Conversation {
                     // A coordinator that takes nothing for so long counts as silent.
                     if timeout(silence_max, self.out.send(event)).await.is_err() {
                         return Over::Broken("it takes no events".to_owned());
+                    }
+                }
+                true = is_told(leaving), if !asked_to_leave => {
+                    asked_to_leave = true;
+                    if self.protocol >= PROTOCOL_LEAVING {
+                        // Full: the coordinator hangs, and its silence will end the session.
+                        let _full = self.out.try_send(message(From::Leaving(v1::Leaving {})));
                     }
                 }
                 _ = beats.tick() => {
@@ -180,6 +199,11 @@ impl Conversation {
             }
         }
     }
+}
+
+/// Waits until this process is to end. False: whoever could say so is gone.
+async fn is_told(leaving: &mut watch::Receiver<bool>) -> bool {
+    leaving.wait_for(|leaving| *leaving).await.is_ok()
 }
 
 fn speaks(protocol: u32) -> bool {

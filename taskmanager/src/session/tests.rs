@@ -130,6 +130,7 @@ impl Listener {
             unseen_ms_max: 0,
         }))
         .await;
+        assert_eq!(register.job, "job-uid");
         let (who, registration) = from_register(register).expect("it is whole");
         assert_eq!(who, me());
         (peer, registration)
@@ -174,10 +175,25 @@ fn deployment() -> Deployment {
     }
 }
 
-fn start(coordinator: SocketAddr, data: Handle) -> tokio::task::JoinHandle<Result<String, Error>> {
+type Running = tokio::task::JoinHandle<Result<String, Error>>;
+
+fn start(coordinator: SocketAddr, data: Handle) -> Running {
+    // Nobody can ask it to end any more.
+    start_with(coordinator, data, false, watch::channel(false).1)
+}
+
+fn start_with(
+    coordinator: SocketAddr,
+    data: Handle,
+    stay: bool,
+    leaving: watch::Receiver<bool>,
+) -> Running {
     let exchange = Exchange::start(ExchangeConfig::default()).expect("a port is free");
     let config = SessionConfig {
         coordinator: coordinator.to_string(),
+        job: "job-uid".to_owned(),
+        stay,
+        leaving,
         me: me(),
         slots: 2,
         exchange_address: exchange.address().to_string(),
@@ -353,4 +369,64 @@ async fn coordinator_of_another_store_is_not_served() {
         ended(session).await,
         Err(Error::OtherStore { .. })
     ));
+}
+
+fn goodbye() -> To {
+    To::Goodbye(v1::Goodbye {
+        reason: "over".to_owned(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_stays_runs_nothing_after_the_job_and_waits_for_the_next_coordinator() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut listener = Listener::start().await;
+    let (to_leave, leaving) = watch::channel(false);
+    let session = start_with(listener.address, Handle::current(), true, leaving);
+    let (mut first, _) = listener.welcome(folder.path()).await;
+    beat(&first);
+    deploy(&mut first, stamp(1, 4)).await;
+    first.say(goodbye()).await;
+    first.close().await;
+
+    let (second, registration) = listener.welcome(folder.path()).await;
+    assert_eq!(registration.runs, None);
+    to_leave.send_replace(true);
+    second.say(goodbye()).await;
+
+    assert_eq!(ended(session).await.unwrap(), "over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_to_end_asks_each_coordinator_to_be_let_go_attack_45() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut listener = Listener::start().await;
+    let (to_leave, leaving) = watch::channel(false);
+    let session = start_with(listener.address, Handle::current(), true, leaving);
+    let (mut first, _) = listener.welcome(folder.path()).await;
+    beat(&first);
+
+    to_leave.send_replace(true);
+
+    assert!(matches!(first.hear().await, Some(From::Leaving(_))));
+    drop(first);
+    // The next one knows nothing of it.
+    let (mut second, _) = listener.welcome(folder.path()).await;
+    beat(&second);
+    assert!(matches!(second.hear().await, Some(From::Leaving(_))));
+    second.say(goodbye()).await;
+    assert_eq!(ended(session).await.unwrap(), "over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_to_end_and_never_had_a_session_ends() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let (to_leave, leaving) = watch::channel(false);
+    let session = start_with(address, Handle::current(), true, leaving);
+
+    to_leave.send_replace(true);
+
+    assert!(ended(session).await.is_ok());
 }

@@ -1,14 +1,14 @@
 use super::*;
 
 fn mistake(text: &str) -> (usize, String) {
-    let mistake = parse(text)
+    let mistake = parse(text, DOCUMENT_BYTES_MAX)
         .err()
         .unwrap_or_else(|| panic!("{text} was read"));
     (mistake.at.line, mistake.message)
 }
 
 fn json(text: &str) -> serde_json::Value {
-    parse(text)
+    parse(text, DOCUMENT_BYTES_MAX)
         .unwrap_or_else(|mistake| panic!("{}", mistake.message))
         .to_json()
 }
@@ -30,7 +30,7 @@ fn scalars_are_what_yaml_1_2_says() {
 
 #[test]
 fn values_know_their_place() {
-    let root = parse("a:\n  b: [x,\n      y]\n").unwrap();
+    let root = parse("a:\n  b: [x,\n      y]\n", DOCUMENT_BYTES_MAX).unwrap();
 
     let Value::Map(entries) = &root.value else {
         panic!()
@@ -79,7 +79,7 @@ fn nesting_bombs_are_refused() {
             .map(|depth| format!("{}a:\n", " ".repeat(depth.min(150))))
             .collect(),
     ] {
-        assert!(parse(&text).is_err());
+        assert!(parse(&text, DOCUMENT_BYTES_MAX).is_err());
     }
     assert!(mistake(&"[".repeat(100)).1.contains("nest deeper than 64"));
 }

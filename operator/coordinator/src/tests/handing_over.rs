@@ -412,8 +412,10 @@ fn task_manager_that_leaves_gives_its_subtasks_away_attack_45() {
     job.rig.register(&c(), 1);
     let epoch = job.rig.head().epoch;
     job.rig.feed(Input::Leaving(a()));
+    assert!(job.rig.released.is_empty());
     job.hand_over();
 
+    assert_eq!(job.rig.released, [a()]);
     assert_eq!(job.places, BTreeMap::from([(1, b()), (2, c())]));
     assert_eq!(job.owners(), [2, 2, 1, 1]);
     assert_eq!(job.rig.head().epoch, epoch);
@@ -424,6 +426,20 @@ fn task_manager_that_leaves_gives_its_subtasks_away_attack_45() {
     job.rig.feed(Input::Leaving(b()));
     job.hand_over();
     assert_eq!(job.places, BTreeMap::from([(2, c())]));
+}
+
+#[test]
+fn when_all_leave_they_may_go_after_one_more_checkpoint() {
+    let mut job = Job::running(with(2), &[a(), b()]);
+    job.rig.feed(Input::Leaving(a()));
+    job.rig.feed(Input::Leaving(b()));
+    job.rig.wait(1);
+    assert!(job.rig.released.is_empty());
+
+    let n = job.rig.in_flight();
+    job.ack_all(n);
+
+    assert_eq!(job.rig.released, [a(), b()]);
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(crate) struct Rig {
     pub sent: Vec<(Stamp, Command)>,
     /// To whom each of these was sent.
     pub sent_to: Vec<TaskManagerId>,
+    /// Task managers that may end.
+    pub released: Vec<TaskManagerId>,
     pub reports: Vec<Report>,
     pub outcome: Option<Outcome>,
     /// Every key deleted, with the head's oldest retained id at that time.
@@ -66,6 +68,7 @@ impl Rig {
             held: Vec::new(),
             sent: Vec::new(),
             sent_to: Vec::new(),
+            released: Vec::new(),
             reports: Vec::new(),
             outcome: None,
             deleted: Vec::new(),
@@ -109,6 +112,7 @@ impl Rig {
                         self.sent.push((stamp, command));
                         self.sent_to.push(to);
                     }
+                    Decision::Release(id) => self.released.push(id),
                     Decision::Report(report) => self.reports.push(report),
                     Decision::End(outcome) => {
                         assert!(self.outcome.is_none(), "ended twice");

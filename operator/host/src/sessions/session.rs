@@ -4,24 +4,29 @@
 //! stream broke, it was silent for too long, or a later session of the same process took its place.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use streamforge_core::messages::{Registration, TaskManagerId};
 use streamforge_proto::convert::coordinator::{NoCommonVersion, agree, from_event, from_register};
-use streamforge_proto::v1;
 use streamforge_proto::v1::coordinator_server::Coordinator;
-use streamforge_proto::v1::from_task_manager::What as From;
+use streamforge_proto::v1::from_task_manager::What;
 use streamforge_proto::v1::to_task_manager::What as To;
+use streamforge_proto::{tls, v1};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::listener::{Nobody, Whose};
 use super::{Link, Shared};
 use crate::task_managers::{COMMANDS_MAX, News};
 
+/// How long the first message may take.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+
 pub(super) struct Service {
-    pub(super) shared: Arc<Shared>,
+    pub(super) whose: Whose,
 }
 
 type Answers = tokio_stream::adapters::Map<
@@ -38,8 +43,9 @@ impl Coordinator for Service {
         request: Request<Streaming<v1::FromTaskManager>>,
     ) -> Result<Response<Answers>, Status> {
         let (out, answers) = mpsc::channel(COMMANDS_MAX);
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move { begin(shared, request.into_inner(), out).await });
+        let whose = self.whose.clone();
+        let shown = request.peer_certs();
+        tokio::spawn(async move { begin(&whose, shown, request.into_inner(), out).await });
         let answers = ReceiverStream::new(answers);
         Ok(Response::new(answers.map(
             Ok as fn(v1::ToTaskManager) -> Result<v1::ToTaskManager, Status>,
@@ -58,14 +64,27 @@ fn refusal(reason: impl Into<String>) -> To {
     })
 }
 
+impl From<Nobody> for To {
+    fn from(nobody: Nobody) -> Self {
+        match nobody {
+            Nobody::Never(reason) => refusal(reason),
+            Nobody::NotNow(reason) => To::Refused(v1::Refused {
+                reason,
+                again: true,
+            }),
+        }
+    }
+}
+
 /// What the first message says; the error is the answer to it.
 async fn first(
-    shared: &Shared,
+    whose: &Whose,
+    shown: Option<&tls::Certificates>,
     messages: &mut Streaming<v1::FromTaskManager>,
-) -> Result<(u32, TaskManagerId, Registration), To> {
-    let first = timeout(shared.config.timeout, messages.message()).await;
+) -> Result<(Arc<Shared>, u32, TaskManagerId, Registration), To> {
+    let first = timeout(FIRST_WITHIN, messages.message()).await;
     let Ok(Ok(Some(v1::FromTaskManager {
-        what: Some(From::Register(register)),
+        what: Some(What::Register(register)),
     }))) = first
     else {
         return Err(refusal("the first message is no registration"));
@@ -78,19 +97,22 @@ async fn first(
         };
         return Err(refusal(text.to_string()));
     };
+    let shared = whose.find(&register.job, shown)?;
     let (id, registration) = from_register(register).map_err(|error| refusal(error.to_string()))?;
     if id.name.is_empty() || registration.slots == 0 {
         return Err(refusal("a task manager needs a name and at least one slot"));
     }
-    Ok((protocol, id, registration))
+    Ok((shared, protocol, id, registration))
 }
 
 async fn begin(
-    shared: Arc<Shared>,
+    whose: &Whose,
+    shown: Option<tls::Certificates>,
     mut messages: Streaming<v1::FromTaskManager>,
     out: mpsc::Sender<v1::ToTaskManager>,
 ) {
-    let (protocol, id, registration) = match first(&shared, &mut messages).await {
+    let first = first(whose, shown.as_ref(), &mut messages).await;
+    let (shared, protocol, id, registration) = match first {
         Ok(first) => first,
         Err(answer) => {
             let _gone = out.send(message(answer)).await;
@@ -99,14 +121,14 @@ async fn begin(
     };
     let welcome = To::Welcome(v1::Welcome {
         protocol,
-        store_uri: shared.config.store_uri.clone(),
-        store_settings: shared.config.store_settings.clone(),
-        heartbeat_ms: ms(shared.config.heartbeat),
-        timeout_ms: ms(shared.config.timeout),
-        alone_ms_max: shared.config.alone_max.map_or(0, ms),
-        accept_lost_markers: shared.config.accept_lost_markers.clone(),
-        state_bytes_max: shared.config.state_bytes_max,
-        unseen_ms_max: ms(shared.config.unseen_max),
+        store_uri: shared.terms.store_uri.clone(),
+        store_settings: shared.terms.store_settings.clone(),
+        heartbeat_ms: ms(shared.terms.heartbeat),
+        timeout_ms: ms(shared.terms.timeout),
+        alone_ms_max: shared.terms.alone_max.map_or(0, ms),
+        accept_lost_markers: shared.terms.accept_lost_markers.clone(),
+        state_bytes_max: shared.terms.state_bytes_max,
+        unseen_ms_max: ms(shared.terms.unseen_max),
     });
     // A fresh queue has room.
     let _fits = out.try_send(message(welcome));
@@ -162,9 +184,9 @@ async fn talk(
 ) -> String {
     let weak = out.downgrade();
     drop(out);
-    let mut beats = interval(shared.config.heartbeat);
+    let mut beats = interval(shared.terms.heartbeat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut deadline = tokio::time::Instant::now() + shared.config.timeout;
+    let mut deadline = tokio::time::Instant::now() + shared.terms.timeout;
     loop {
         let next = tokio::select! {
             next = messages.message() => next,
@@ -178,17 +200,18 @@ async fn talk(
                 continue;
             }
             () = tokio::time::sleep_until(deadline) => {
-                return format!("it has said nothing for {} ms", ms(shared.config.timeout));
+                return format!("it has said nothing for {} ms", ms(shared.terms.timeout));
             }
         };
         let news = match next {
             Ok(Some(v1::FromTaskManager { what: Some(what) })) => match what {
-                From::Heartbeat(_) => News::Heard(id.clone()),
-                From::Event(event) => match from_event(event) {
+                What::Heartbeat(_) => News::Heard(id.clone()),
+                What::Event(event) => match from_event(event) {
                     Ok((stamp, event)) => News::Said(id.clone(), stamp, event),
                     Err(error) => return error.to_string(),
                 },
-                From::Register(_) => return "it registered twice in one session".to_owned(),
+                What::Leaving(_) => News::Leaving(id.clone()),
+                What::Register(_) => return "it registered twice in one session".to_owned(),
             },
             Ok(Some(v1::FromTaskManager { what: None })) => {
                 return "it sent a message that this version does not know".to_owned();
@@ -199,10 +222,10 @@ async fn talk(
         if shared.news.send((session, news)).await.is_err() {
             return "the coordinator is gone".to_owned();
         }
-        deadline = tokio::time::Instant::now() + shared.config.timeout;
+        deadline = tokio::time::Instant::now() + shared.terms.timeout;
     }
 }
 
-fn ms(duration: std::time::Duration) -> u64 {
+fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

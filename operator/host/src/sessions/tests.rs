@@ -21,6 +21,12 @@ fn config() -> SessionsConfig {
     SessionsConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         tls: None,
+        terms: terms(),
+    }
+}
+
+fn terms() -> Terms {
+    Terms {
         heartbeat: Duration::from_millis(20),
         timeout: LONG,
         alone_max: Some(Duration::from_secs(600)),
@@ -207,11 +213,8 @@ async fn broken_connection_is_a_loss_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_for_longer_than_allowed_is_a_loss_and_heartbeats_are_none() {
     let timeout = Duration::from_millis(300);
-    let mut sessions = Sessions::listen(SessionsConfig {
-        timeout,
-        ..config()
-    })
-    .unwrap();
+    let terms = Terms { timeout, ..terms() };
+    let mut sessions = Sessions::listen(SessionsConfig { terms, ..config() }).unwrap();
     let client = welcomed(&mut sessions, 1).await;
     let began = tokio::time::Instant::now();
     while began.elapsed() < timeout * 2 {
@@ -288,14 +291,18 @@ impl Authority {
     }
 
     fn tls(&self) -> Tls {
-        let params = CertificateParams::new(vec!["streamforge".to_owned()]).unwrap();
+        self.named("coordinator")
+    }
+
+    fn named(&self, name: &str) -> Tls {
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Tls {
             ca: self.pem.clone().into_bytes(),
             certificate: certificate.pem().into_bytes(),
             key: key.serialize_pem().into_bytes(),
-            peer_name: "streamforge".to_owned(),
+            peer_name: "coordinator".to_owned(),
         }
     }
 }
@@ -330,4 +337,72 @@ async fn with_certificates_only_those_of_the_same_authority_are_heard() {
     );
     let own = call_with(&sessions, Some(&ours.tls())).await;
     assert!(matches!(own, Ok(Some(What::Welcome(_)))), "{own:?}");
+}
+
+fn register_of(job: &str) -> v1::Register {
+    let job = job.to_owned();
+    v1::Register { job, ..register(1) }
+}
+
+async fn answer_to(listener: &Listener, tls: Option<&Tls>, job: &str) -> (Client, What) {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let address = format!("{scheme}://{}", listener.address());
+    let mut endpoint = Endpoint::from_shared(address).unwrap();
+    if let Some(tls) = tls {
+        endpoint = endpoint.tls_config(tls.client()).unwrap();
+    }
+    let mut client = Client::call(endpoint, register_of(job)).await.unwrap();
+    let answer = client.hear().await.expect("it is answered");
+    (client, answer)
+}
+
+fn refused(answer: &What) -> (bool, &str) {
+    match answer {
+        What::Refused(refused) => (refused.again, &refused.reason),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_listener_serves_many_jobs_and_sends_others_away_for_now() {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = Listener::start(loopback, None).unwrap();
+    let (mut a, mut b) = (listener.open("a", terms()), listener.open("b", terms()));
+
+    let (mut of_a, welcome) = answer_to(&listener, None, "a").await;
+    assert!(matches!(welcome, What::Welcome(_)), "{welcome:?}");
+    assert!(matches!(news(&mut a).await, News::Registered(who, _) if who == id(1)));
+    let (of_b, _welcome) = answer_to(&listener, None, "b").await;
+    assert!(matches!(news(&mut b).await, News::Registered(..)));
+    of_b.say(From::Leaving(v1::Leaving {})).await;
+    assert!(matches!(news(&mut b).await, News::Leaving(who) if who == id(1)));
+    let (_c, answer) = answer_to(&listener, None, "c").await;
+    assert!(refused(&answer).0, "{answer:?}");
+    let (_nameless, answer) = answer_to(&listener, None, "").await;
+    assert!(!refused(&answer).0, "{answer:?}");
+
+    // A job that is closed lets go of its task managers; another one's stay.
+    drop(a);
+    assert!(of_a.hear().await.is_none());
+    let (_again, answer) = answer_to(&listener, None, "a").await;
+    assert!(refused(&answer).0, "{answer:?}");
+    b.release(&id(1));
+    let mut of_b = of_b;
+    assert!(matches!(of_b.hear().await, Some(What::Goodbye(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn task_manager_proves_whose_it_is_where_many_jobs_share_a_listener() {
+    let authority = Authority::new();
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = Listener::start(loopback, Some(&authority.tls())).unwrap();
+    let _a = listener.open("a", terms());
+    let of_b = authority.named(&listener::job_name("b"));
+
+    let (_client, answer) = answer_to(&listener, Some(&of_b), "a").await;
+    let (again, reason) = refused(&answer);
+    assert!(!again && reason.contains("a.jobs.streamforge"), "{reason}");
+    let of_a = authority.named(&listener::job_name("a"));
+    let (_client, answer) = answer_to(&listener, Some(&of_a), "a").await;
+    assert!(matches!(answer, What::Welcome(_)), "{answer:?}");
 }

@@ -19,6 +19,7 @@ use crate::world::Rng;
 
 fn config(rewind_to: Option<CheckpointId>) -> JobConfig {
     JobConfig {
+        new_job: None,
         graph: graph(),
         document: "doc".to_owned(),
         parallelism: 2,

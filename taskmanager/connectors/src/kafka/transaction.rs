@@ -360,15 +360,25 @@ impl SlotProducer {
         }
         watch.reached(Stage::Sent);
         self.drain(began, patience)?;
+        let drained = began.elapsed();
         watch.reached(Stage::Drained);
         // Behind the rows: it says where they lie.
         let ends = self.ends.after(&self.ear.take_delivered());
         self.send_marker(marker, &ends)?;
+        let marked = began.elapsed();
         watch.reached(Stage::MarkerSent);
         // Bounded by the transaction's own timeout: a slow coordinator is no failure.
         self.producer
             .commit_transaction(patience)
             .map_err(|error| place.error("commit a transaction", error))?;
+        tracing::debug!(
+            id = place.id,
+            rows = records.len(),
+            ?drained,
+            ?marked,
+            committed = ?began.elapsed(),
+            "transaction"
+        );
         watch.reached(Stage::Committed);
         self.hear();
         Ok(ends)

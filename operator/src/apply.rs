@@ -1,0 +1,73 @@
+//! Writing to the API server.
+//!
+//! Owns: server-side apply with one field manager, and what is done when the server refuses a change of
+//! something that cannot be changed. Decides nothing about a job.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Whose the fields are that this operator writes.
+pub const FIELD_MANAGER: &str = "streamforge-operator";
+
+/// The same for statuses: another field manager's fields are never in the way.
+pub const STATUS_MANAGER: &str = "streamforge-operator-status";
+
+/// Applies one object; what somebody else set in a field of ours is set back.
+///
+/// # Errors
+/// The server's.
+pub async fn apply<K>(client: &Client, object: &K) -> Result<K, kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned,
+{
+    let namespace = object.namespace().unwrap_or_default();
+    let api: Api<K> = Api::namespaced(client.clone(), &namespace);
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    api.patch(&object.name_any(), &params, &Patch::Apply(object))
+        .await
+}
+
+/// As [`apply`]. A field that cannot be changed makes the server refuse; then the set is made anew, and
+/// its pods go on meanwhile.
+///
+/// # Errors
+/// The server's.
+pub async fn apply_set(client: &Client, set: &StatefulSet) -> Result<StatefulSet, kube::Error> {
+    let refused = match apply(client, set).await {
+        Err(kube::Error::Api(status)) if status.code == 422 => status,
+        applied => return applied,
+    };
+    // A wrong pod template is refused alike, and a dry run of a new set tells the two apart.
+    let namespace = set.namespace().unwrap_or_default();
+    let api: Api<StatefulSet> = Api::namespaced(client.clone(), &namespace);
+    if !refused.message.contains("updates to statefulset spec") {
+        return Err(kube::Error::Api(refused));
+    }
+    tracing::warn!(
+        set = set.name_any(),
+        reason = refused.message,
+        "making the StatefulSet anew, its pods go on"
+    );
+    let orphan = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
+    api.delete(&set.name_any(), &orphan).await?;
+    apply(client, set).await
+}
+
+/// Whether an error says that the object is not there.
+#[must_use]
+pub fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}

@@ -1,0 +1,290 @@
+//! The events of a job: what `kubectl describe` tells, in order.
+//!
+//! Owns: which transition gives which event. Pure; whoever sends them gives them best effort only.
+//! Start at: [`of_transition`].
+
+use streamforge_crds::v1alpha1::{Condition, JobStatus, SavepointStatus};
+
+use crate::stream_job::conditions::Kind;
+use crate::stream_job::report::{Phase, listed};
+use crate::stream_job::validate::Problem;
+
+/// Longest note of an event.
+const NOTE_BYTES_MAX: usize = 1_024;
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whether somebody should look.
+    pub severity: Severity,
+    /// One word.
+    pub reason: &'static str,
+    /// What the operator did, one word.
+    pub action: &'static str,
+    /// For people.
+    pub note: String,
+}
+
+/// Whether somebody should look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// No.
+    Normal,
+    /// Yes.
+    Warning,
+}
+
+impl Severity {
+    /// As an event says it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+fn event(
+    severity: Severity,
+    reason: &'static str,
+    action: &'static str,
+    note: impl Into<String>,
+) -> Event {
+    let mut note = note.into();
+    if note.len() > NOTE_BYTES_MAX {
+        let end = (0..=NOTE_BYTES_MAX - '…'.len_utf8())
+            .rev()
+            .find(|end| note.is_char_boundary(*end));
+        note.truncate(end.unwrap_or_default());
+        note.push('…');
+    }
+    Event {
+        severity,
+        reason,
+        action,
+        note,
+    }
+}
+
+/// The events that lead from one status to the next.
+#[must_use]
+pub fn of_transition(old: Option<&JobStatus>, new: &JobStatus) -> Vec<Event> {
+    let phases = (Phase::of(old), Phase::of(Some(new)));
+    let mut events = Vec::new();
+    events.extend(of_failure(old, new));
+    if let (before, Some(now)) = phases
+        && before != Some(now)
+    {
+        events.extend(of_phase(before, now, new));
+    }
+    events.extend(
+        Kind::ALL
+            .into_iter()
+            .filter_map(|kind| of_condition(kind, old, new)),
+    );
+    events
+}
+
+/// A failure that was not there before.
+fn of_failure(old: Option<&JobStatus>, new: &JobStatus) -> Option<Event> {
+    let failure = new.last_failure.as_ref()?;
+    let known = old.and_then(|old| old.last_failure.as_ref());
+    if known == Some(failure) {
+        return None;
+    }
+    let note = match failure.task_manager.as_str() {
+        "" => failure.reason.clone(),
+        task_manager => format!("{task_manager}: {}", failure.reason),
+    };
+    Some(event(Severity::Warning, "AttemptFailed", "Recover", note))
+}
+
+fn of_phase(before: Option<Phase>, now: Phase, status: &JobStatus) -> Option<Event> {
+    use Severity::{Normal, Warning};
+    let parallelism = status.parallelism.unwrap_or_default();
+    let checkpoint = status
+        .checkpoint
+        .as_ref()
+        .and_then(|it| it.last_completed.as_ref());
+    let at = checkpoint.map_or_else(
+        || "before its first checkpoint".to_owned(),
+        |checkpoint| format!("with checkpoint {}", checkpoint.id),
+    );
+    Some(match now {
+        Phase::Pending => return None,
+        Phase::Starting => event(Normal, "Starting", "Start", "pods are started"),
+        Phase::Running => {
+            let (reason, what) = match before {
+                Some(Phase::Recovering) => ("Recovered", "rows flow again"),
+                Some(Phase::Upgrading) => ("Upgraded", "rows flow by the new document"),
+                _ => ("Running", "rows flow"),
+            };
+            event(
+                Normal,
+                reason,
+                "Run",
+                format!("{what}, in {parallelism} subtasks"),
+            )
+        }
+        Phase::Recovering => {
+            let from = checkpoint.map_or_else(
+                || "from the start".to_owned(),
+                |checkpoint| format!("from checkpoint {}", checkpoint.id),
+            );
+            event(Warning, "Recovering", "Recover", format!("goes on {from}"))
+        }
+        Phase::Suspending => event(Normal, "Suspending", "Suspend", "takes its last checkpoint"),
+        Phase::Suspended => event(Normal, "Suspended", "Suspend", format!("has stopped {at}")),
+        Phase::Upgrading => event(
+            Normal,
+            "Upgrading",
+            "Upgrade",
+            "goes over to another document",
+        ),
+        Phase::Finished => event(
+            Normal,
+            "Finished",
+            "Finish",
+            "all input is read, all output published",
+        ),
+        Phase::Failed => {
+            let why = message(Kind::Ready, status).unwrap_or("the job was given up");
+            event(Warning, "Failed", "Fail", why)
+        }
+    })
+}
+
+fn find(kind: Kind, status: &JobStatus) -> Option<&Condition> {
+    status
+        .conditions
+        .iter()
+        .find(|condition| condition.condition_type == kind.name())
+}
+
+fn message(kind: Kind, status: &JobStatus) -> Option<&str> {
+    find(kind, status).map(|condition| condition.message.as_str())
+}
+
+/// A condition that turned, where that is news beside the phase.
+fn of_condition(kind: Kind, old: Option<&JobStatus>, new: &JobStatus) -> Option<Event> {
+    use Severity::{Normal, Warning};
+    let now = find(kind, new)?;
+    let before = old.and_then(|old| find(kind, old));
+    let same_reason =
+        before.is_some_and(|before| (&before.status, &before.reason) == (&now.status, &now.reason));
+    let note = now.message.as_str();
+    let was_bad = before.is_some_and(|before| before.status == "False");
+    let is_bad = now.status == "False";
+    match kind {
+        // Another mistake under the same reason is news too.
+        Kind::Valid if is_bad && before.is_none_or(|before| before.message != now.message) => {
+            let (reason, action) = match now.reason.as_str() {
+                "RolledBack" => ("RolledBack", "RollBack"),
+                "StateWouldBeDropped" => ("StateWouldBeDropped", "Refuse"),
+                _ => ("InvalidSpec", "Refuse"),
+            };
+            Some(event(Warning, reason, action, note))
+        }
+        _ if same_reason => None,
+        Kind::Valid if was_bad && !is_bad => Some(event(Normal, "Valid", "Accept", note)),
+        Kind::Progressing if is_bad => {
+            trouble(&now.reason).map(|reason| event(Warning, reason, "Wait", note))
+        }
+        Kind::Progressing if now.reason == "Scaling" => {
+            Some(event(Normal, "Scaling", "Scale", note))
+        }
+        Kind::CheckpointFresh if is_bad => {
+            Some(event(Warning, "CheckpointStale", "Checkpoint", note))
+        }
+        Kind::CheckpointFresh if was_bad && now.status == "True" => {
+            Some(event(Normal, "CheckpointFresh", "Checkpoint", note))
+        }
+        Kind::WatermarkAdvancing if is_bad => {
+            Some(event(Warning, "WatermarkHeldBack", "Watch", note))
+        }
+        Kind::WatermarkAdvancing if was_bad && now.status == "True" => {
+            Some(event(Normal, "WatermarkAdvancing", "Watch", note))
+        }
+        _ => None,
+    }
+}
+
+/// Reasons of trouble, as events say them.
+fn trouble(reason: &str) -> Option<&'static str> {
+    let known = [
+        "Paused",
+        "SecretMissing",
+        "StoreUnreachable",
+        "SavepointMissing",
+        "PodsStuck",
+        "OutOfMemory",
+        "NotAllowed",
+    ];
+    known.into_iter().find(|known| *known == reason)
+}
+
+/// Somebody changed a field that is ours, and it was put right.
+#[must_use]
+pub fn drift_repaired(kind: &str, name: &str, manager: Option<&str>, fields: &[String]) -> Event {
+    let by = manager.map_or_else(String::new, |manager| {
+        format!(" that {manager} had changed")
+    });
+    let note = format!(
+        "put {} of {kind} {name} right{by}; change the StreamJob instead",
+        fields.join(", ")
+    );
+    event(Severity::Warning, "DriftRepaired", "Apply", note)
+}
+
+/// An edit that would do harm was refused.
+#[must_use]
+pub fn edit_refused(problems: &[Problem]) -> Event {
+    event(Severity::Warning, "EditRefused", "Refuse", listed(problems))
+}
+
+/// A pod that could not start is deleted, so that a better one takes its place.
+#[must_use]
+pub fn stuck_pod_deleted(name: &str, reason: &str) -> Event {
+    let note = format!("deleted pod {name} of an older revision: {reason}");
+    event(Severity::Normal, "StuckPodDeleted", "Apply", note)
+}
+
+/// The events of a savepoint, on the savepoint and on its job alike.
+#[must_use]
+pub fn of_savepoint(
+    name: &str,
+    old: Option<&SavepointStatus>,
+    new: &SavepointStatus,
+) -> Option<Event> {
+    use Severity::{Normal, Warning};
+    let phase = new.phase.as_deref()?;
+    if old.and_then(|old| old.phase.as_deref()) == Some(phase) {
+        return None;
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    match phase {
+        "InProgress" => Some(event(
+            Normal,
+            "SavepointStarted",
+            "Savepoint",
+            format!("takes the savepoint {name}"),
+        )),
+        "Completed" => {
+            let note = format!(
+                "the savepoint {name} is whole, {}: {}",
+                text(&new.size),
+                text(&new.uri)
+            );
+            Some(event(Normal, "SavepointCompleted", "Savepoint", note))
+        }
+        "Failed" => {
+            let note = format!("the savepoint {name} failed: {}", text(&new.reason));
+            Some(event(Warning, "SavepointFailed", "Savepoint", note))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+use streamforge_crds::v1alpha1::{CheckpointStatus, CompletedCheckpoint, LastFailure};
+
+use super::*;
+
+fn condition(kind: Kind, status: &str, reason: &str, message: &str) -> Condition {
+    Condition {
+        condition_type: kind.name().to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: String::new(),
+        observed_generation: None,
+    }
+}
+
+fn status(phase: Phase, conditions: Vec<Condition>) -> JobStatus {
+    JobStatus {
+        phase: Some(phase.name().to_owned()),
+        parallelism: Some(4),
+        checkpoint: Some(CheckpointStatus {
+            last_completed: Some(CompletedCheckpoint {
+                id: 12,
+                epoch: 1,
+                time: String::new(),
+                duration: String::new(),
+                size: String::new(),
+                uri: String::new(),
+            }),
+            ..CheckpointStatus::default()
+        }),
+        conditions,
+        ..JobStatus::default()
+    }
+}
+
+/// Severity, reason and note.
+fn told(old: Option<&JobStatus>, new: &JobStatus) -> Vec<(&'static str, &'static str, String)> {
+    let events = of_transition(old, new).into_iter();
+    events
+        .map(|event| (event.severity.name(), event.reason, event.note))
+        .collect()
+}
+
+#[test]
+fn life_of_a_job_is_told_in_order() {
+    let life = [
+        (Phase::Pending, vec![]),
+        (
+            Phase::Starting,
+            vec![("Normal", "Starting", "pods are started")],
+        ),
+        (
+            Phase::Running,
+            vec![("Normal", "Running", "rows flow, in 4 subtasks")],
+        ),
+        (Phase::Running, vec![]),
+        (
+            Phase::Recovering,
+            vec![("Warning", "Recovering", "goes on from checkpoint 12")],
+        ),
+        (
+            Phase::Running,
+            vec![("Normal", "Recovered", "rows flow again, in 4 subtasks")],
+        ),
+        (
+            Phase::Upgrading,
+            vec![("Normal", "Upgrading", "goes over to another document")],
+        ),
+        (
+            Phase::Running,
+            vec![(
+                "Normal",
+                "Upgraded",
+                "rows flow by the new document, in 4 subtasks",
+            )],
+        ),
+        (
+            Phase::Suspending,
+            vec![("Normal", "Suspending", "takes its last checkpoint")],
+        ),
+        (
+            Phase::Suspended,
+            vec![("Normal", "Suspended", "has stopped with checkpoint 12")],
+        ),
+        (
+            Phase::Starting,
+            vec![("Normal", "Starting", "pods are started")],
+        ),
+        (
+            Phase::Finished,
+            vec![(
+                "Normal",
+                "Finished",
+                "all input is read, all output published",
+            )],
+        ),
+    ];
+    let mut old: Option<JobStatus> = None;
+    for (phase, wanted) in life {
+        let new = status(phase, Vec::new());
+        let wanted: Vec<_> = wanted
+            .into_iter()
+            .map(|(severity, reason, note)| (severity, reason, note.to_owned()))
+            .collect();
+
+        assert_eq!(told(old.as_ref(), &new), wanted, "{phase:?}");
+        old = Some(new);
+    }
+}
+
+#[test]
+fn failed_job_says_why() {
+    let ready = condition(
+        Kind::Ready,
+        "False",
+        "Failed",
+        "11 failures in 10m; the last: disk full",
+    );
+    let new = status(Phase::Failed, vec![ready]);
+
+    let wanted = (
+        "Warning",
+        "Failed",
+        "11 failures in 10m; the last: disk full".to_owned(),
+    );
+    assert_eq!(
+        told(Some(&status(Phase::Running, Vec::new())), &new),
+        [wanted]
+    );
+}
+
+#[test]
+fn failure_is_told_once_and_before_what_follows_from_it() {
+    let mut new = status(Phase::Recovering, Vec::new());
+    new.last_failure = Some(LastFailure {
+        time: "2026-11-30T10:00:00Z".to_owned(),
+        task_manager: "clicks-tm-1".to_owned(),
+        reason: "its pod was deleted".to_owned(),
+    });
+    let told_reasons: Vec<_> = told(Some(&status(Phase::Running, Vec::new())), &new)
+        .into_iter()
+        .map(|(_, reason, note)| (reason, note))
+        .collect();
+
+    assert_eq!(
+        told_reasons[0],
+        (
+            "AttemptFailed",
+            "clicks-tm-1: its pod was deleted".to_owned()
+        )
+    );
+    assert_eq!(told_reasons[1].0, "Recovering");
+    assert_eq!(told(Some(&new), &new), []);
+}
+
+#[test]
+fn refused_edit_is_told_with_its_mistake_and_every_other_mistake_anew() {
+    let valid = |status: &str, reason: &str, message: &str| {
+        let conditions = vec![condition(Kind::Valid, status, reason, message)];
+        super::tests::status(Phase::Running, conditions)
+    };
+    let good = valid("True", "Valid", "fine");
+    let bad = valid("False", "InvalidSpec", "spec.sinks: wrong");
+    let worse = valid("False", "InvalidSpec", "spec.sinks: worse");
+
+    assert_eq!(
+        told(Some(&good), &bad),
+        [("Warning", "InvalidSpec", "spec.sinks: wrong".to_owned())]
+    );
+    assert_eq!(told(Some(&bad), &bad), []);
+    assert_eq!(
+        told(Some(&bad), &worse),
+        [("Warning", "InvalidSpec", "spec.sinks: worse".to_owned())]
+    );
+    assert_eq!(
+        told(Some(&worse), &good),
+        [("Normal", "Valid", "fine".to_owned())]
+    );
+    let rolled_back = valid("False", "RolledBack", "not healthy within 5m");
+    assert_eq!(told(Some(&good), &rolled_back)[0].1, "RolledBack");
+}
+
+#[test]
+fn conditions_that_turn_bad_or_good_again_are_told() {
+    for (kind, bad, good, warning, normal) in [
+        (
+            Kind::CheckpointFresh,
+            "TooOld",
+            "Fresh",
+            "CheckpointStale",
+            "CheckpointFresh",
+        ),
+        (
+            Kind::WatermarkAdvancing,
+            "HeldBack",
+            "Advancing",
+            "WatermarkHeldBack",
+            "WatermarkAdvancing",
+        ),
+    ] {
+        let good = status(Phase::Running, vec![condition(kind, "True", good, "good")]);
+        let bad = status(Phase::Running, vec![condition(kind, "False", bad, "bad")]);
+
+        assert_eq!(
+            told(Some(&good), &bad),
+            [("Warning", warning, "bad".to_owned())]
+        );
+        assert_eq!(
+            told(Some(&bad), &good),
+            [("Normal", normal, "good".to_owned())]
+        );
+        assert_eq!(told(Some(&bad), &bad), []);
+        assert_eq!(told(None, &good).len(), 1, "only the phase");
+    }
+}
+
+#[test]
+fn trouble_is_told_by_its_reason_and_a_job_that_settles_is_not() {
+    let progressing = |status: &str, reason: &str| {
+        let conditions = vec![condition(Kind::Progressing, status, reason, "why")];
+        super::tests::status(Phase::Starting, conditions)
+    };
+    let starting = progressing("True", "Starting");
+
+    let missing = progressing("False", "SecretMissing");
+    assert_eq!(
+        told(Some(&starting), &missing),
+        [("Warning", "SecretMissing", "why".to_owned())]
+    );
+    assert_eq!(told(Some(&starting), &progressing("False", "Settled")), []);
+    assert_eq!(
+        told(Some(&starting), &progressing("True", "Scaling"))[0].1,
+        "Scaling"
+    );
+}
+
+#[test]
+fn long_note_is_cut_at_a_character() {
+    let event = event(Severity::Normal, "Running", "Run", "ä".repeat(2_000));
+
+    assert!(event.note.len() <= NOTE_BYTES_MAX);
+    assert!(event.note.ends_with("ä…"));
+}
+
+#[test]
+fn repaired_drift_names_field_and_culprit() {
+    let event = drift_repaired(
+        "StatefulSet",
+        "clicks-tm",
+        Some("kubectl-edit"),
+        &["spec.replicas".to_owned()],
+    );
+
+    assert_eq!(
+        event.note,
+        "put spec.replicas of StatefulSet clicks-tm right that kubectl-edit had changed; change the StreamJob instead"
+    );
+}
+
+#[test]
+fn savepoint_tells_of_each_phase_once() {
+    let phase = |phase: &str| SavepointStatus {
+        phase: Some(phase.to_owned()),
+        uri: Some("s3://state/sp".to_owned()),
+        size: Some("3Mi".to_owned()),
+        reason: Some("the store is full".to_owned()),
+        ..SavepointStatus::default()
+    };
+    let note = |old: Option<&SavepointStatus>, new: &str| {
+        of_savepoint("nightly", old, &phase(new)).map(|event| event.note)
+    };
+
+    assert_eq!(note(None, "Pending"), None);
+    assert_eq!(
+        note(None, "InProgress").unwrap(),
+        "takes the savepoint nightly"
+    );
+    assert_eq!(
+        note(Some(&phase("InProgress")), "Completed").unwrap(),
+        "the savepoint nightly is whole, 3Mi: s3://state/sp"
+    );
+    assert_eq!(
+        note(Some(&phase("InProgress")), "Failed").unwrap(),
+        "the savepoint nightly failed: the store is full"
+    );
+    assert_eq!(note(Some(&phase("Failed")), "Failed"), None);
+}

@@ -1,0 +1,194 @@
+//! The coordinators of this operator, one per job.
+//!
+//! Owns: which of them run, their listener, and waking whoever reconciles a job when something about
+//! it is worth a look. Decides nothing. Start at: [`Fleet::start`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::runtime::reflector::ObjectRef;
+use streamforge_crds::v1alpha1::StreamJob;
+use streamforge_host::sessions::{Listener, Terms};
+use streamforge_host::{JobConfig, Orders, Outcome, Phase, Report, Status};
+use streamforge_store::ObjectStore;
+use tokio::sync::{mpsc, watch};
+
+/// Jobs that wait to be looked at; a full queue means that they will be anyway.
+const WAKES_MAX: usize = 4_096;
+
+/// How often a job is looked at because its checkpoints, lag or watermark went on: what people see of
+/// these need not be newer.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub struct Fleet {
+    listener: Listener,
+    by_uid: Mutex<BTreeMap<String, Arc<Coordinator>>>,
+    wakes: mpsc::Sender<ObjectRef<StreamJob>>,
+}
+
+/// What a coordinator is started with.
+pub struct Start {
+    /// The job.
+    pub job: ObjectRef<StreamJob>,
+    /// Its uid.
+    pub uid: String,
+    /// What it was made from: another revision is another coordinator's.
+    pub revision: u64,
+    /// The job, as the host wants it.
+    pub config: JobConfig,
+    /// Its store.
+    pub store: Arc<dyn ObjectStore>,
+    /// What its task managers are told.
+    pub terms: Terms,
+}
+
+/// A coordinator that was started, and perhaps has ended.
+pub struct Coordinator {
+    /// See [`Start::revision`].
+    pub revision: u64,
+    /// The way to ask it.
+    pub orders: Orders,
+    /// How the job does.
+    pub status: watch::Receiver<Status>,
+    /// How it ended; `None`: it has not.
+    pub outcome: watch::Receiver<Option<Arc<Outcome>>>,
+    abandon: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Fleet {
+    /// None yet. What comes out of the receiver wants to be looked at.
+    #[must_use]
+    pub fn new(listener: Listener) -> (Self, mpsc::Receiver<ObjectRef<StreamJob>>) {
+        let (wakes, woken) = mpsc::channel(WAKES_MAX);
+        let fleet = Self {
+            listener,
+            by_uid: Mutex::default(),
+            wakes,
+        };
+        (fleet, woken)
+    }
+
+    fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Coordinator>>> {
+        // Every critical section leaves the table whole.
+        self.by_uid.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The coordinator of a job, if one was started and not abandoned.
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<Arc<Coordinator>> {
+        self.table().get(uid).cloned()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table().len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ends a job's coordinator as a kill would, if there is one: its tasks go on for the next one.
+    pub fn abandon(&self, uid: &str) {
+        if let Some(coordinator) = self.table().remove(uid) {
+            (coordinator.abandon)();
+        }
+    }
+
+    /// Starts a job's coordinator; one that is there is abandoned before.
+    pub fn start(&self, start: Start) {
+        let Start {
+            job,
+            uid,
+            revision,
+            config,
+            store,
+            terms,
+        } = start;
+        self.abandon(&uid);
+        let sessions = self.listener.open(&uid, terms);
+        let orders = sessions.orders();
+        let mut handle = streamforge_host::start(config, store, sessions);
+        let (outcome_in, outcome) = watch::channel(None);
+        let (_, closed) = mpsc::channel(1);
+        let reports = std::mem::replace(&mut handle.reports, closed);
+        let coordinator = Coordinator {
+            revision,
+            orders,
+            status: handle.status(),
+            outcome,
+            abandon: Box::new(handle.abandoner()),
+        };
+        let waker = Waker {
+            job,
+            wakes: self.wakes.clone(),
+        };
+        tokio::spawn(watch_status(waker.clone(), handle.status()));
+        tokio::spawn(watch_reports(waker.clone(), reports));
+        tokio::spawn(async move {
+            if let Some(outcome) = handle.ended().await {
+                outcome_in.send_replace(Some(Arc::new(outcome)));
+                waker.wake();
+            }
+        });
+        self.table().insert(uid, Arc::new(coordinator));
+    }
+}
+
+/// Makes a job be looked at.
+#[derive(Clone)]
+struct Waker {
+    job: ObjectRef<StreamJob>,
+    wakes: mpsc::Sender<ObjectRef<StreamJob>>,
+}
+
+impl Waker {
+    fn wake(&self) {
+        // Full: everybody is looked at soon.
+        let _full = self.wakes.try_send(self.job.clone());
+    }
+}
+
+/// What is worth a look at once.
+fn signature(status: &Status) -> (Phase, u32, u32, usize, u32, Option<String>, Option<String>) {
+    (
+        status.phase,
+        status.parallelism,
+        status.wanted,
+        status.task_managers_n,
+        status.restarts_n,
+        status.checkpoint.stale.clone(),
+        status.waits_for.clone(),
+    )
+}
+
+/// Wakes at once when something important changes, and now and then while the rest does.
+async fn watch_status(waker: Waker, mut status: watch::Receiver<Status>) {
+    let mut last = signature(&status.borrow_and_update());
+    let mut looked = tokio::time::Instant::now();
+    while status.changed().await.is_ok() {
+        let now = signature(&status.borrow_and_update());
+        if now != last || looked.elapsed() >= LOOK_EVERY {
+            last = now;
+            looked = tokio::time::Instant::now();
+            waker.wake();
+        }
+    }
+}
+
+/// Reports are logged by the host; savepoints are waited for by somebody.
+async fn watch_reports(waker: Waker, mut reports: mpsc::Receiver<Report>) {
+    while let Some(report) = reports.recv().await {
+        if matches!(
+            report,
+            Report::SavepointCompleted { .. } | Report::SavepointFailed { .. }
+        ) {
+            waker.wake();
+        }
+    }
+}

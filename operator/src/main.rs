@@ -1,0 +1,115 @@
+//! The `streamforge-operator` program.
+//!
+//! Owns: arguments, the log, the listener and the health page, waiting for the Lease, and the end of
+//! the process. Everything else is in the library.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser as _;
+use kube::Client;
+use prometheus::Registry;
+use streamforge_host::sessions::Listener;
+use streamforge_operator::args::Args;
+use streamforge_operator::authority;
+use streamforge_operator::controller::{self, Context};
+use streamforge_operator::fleet::Fleet;
+use streamforge_operator::lease::Elector;
+use streamforge_operator::metrics::Metrics;
+use streamforge_operator::settings::{Settings, SharedStore};
+use streamforge_proto::metrics::http;
+use streamforge_proto::tls::Tls;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// A thousand coordinators are many small allocations of many threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .json()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    // Two libraries bring one each, and the first connection would find no default.
+    let installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = tokio::runtime::Runtime::new();
+    let ended = runtime.context("start threads").and_then(|runtime| {
+        if installed.is_err() {
+            bail!("another provider of cryptography is installed already");
+        }
+        runtime.block_on(run(&args))
+    });
+    match ended {
+        Ok(reason) => {
+            tracing::info!(reason, "operator ends");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: &Args) -> Result<String> {
+    let client = Client::try_default().await;
+    let client = client.context("find the API server")?;
+    let shared_stores = SharedStore::parse_list(&args.shared_stores)?;
+    controller::check_definitions(&client).await?;
+    let authority = authority::load(&client, &args.namespace, &args.ca_secret).await?;
+    let leaf = authority.issue_to_coordinator(k8s_openapi::jiff::Timestamp::now())?;
+    let tls = Tls {
+        ca: leaf.authority.clone().into_bytes(),
+        certificate: leaf.certificate.clone().into_bytes(),
+        key: leaf.key.reveal().as_bytes().to_vec(),
+        // A coordinator calls nobody.
+        peer_name: String::new(),
+    };
+    let listener = Listener::start(args.listen, Some(&tls))?;
+    tracing::info!(address = %listener.address(), "listening for task managers");
+    let registry = Registry::new();
+    let metrics = Metrics::new(&registry)?;
+    let ready: http::Ready = Arc::new(|| Ok(()));
+    http::serve(args.metrics_listen, registry, ready).await?;
+
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    let elector = Elector::new(client.clone(), &args.namespace, &args.lease, &args.pod_name);
+    tracing::info!(lease = args.lease, "waiting to lead");
+    tokio::select! {
+        () = elector.lead() => {}
+        _ = terminate.recv() => return Ok("asked to end".to_owned()),
+        _ = interrupt.recv() => return Ok("asked to end".to_owned()),
+    }
+    tracing::info!("leading");
+    metrics.on_leading();
+    let (fleet, woken) = Fleet::new(listener);
+    let context = Context::new(
+        client,
+        Settings {
+            coordinator: args.coordinator(),
+            task_manager_image: args.task_manager_image.clone(),
+            shared_stores,
+        },
+        args,
+        fleet,
+        authority,
+        metrics,
+    );
+    let reason = tokio::select! {
+        other = elector.hold() => format!("{other} leads now"),
+        () = controller::run(context, args.namespaces(), woken) => bail!("the controller ended"),
+        () = authority::due(&leaf.certificate) => "its certificate is due: the next start makes another".to_owned(),
+        _ = terminate.recv() => "asked to end".to_owned(),
+        _ = interrupt.recv() => "asked to end".to_owned(),
+    };
+    elector.release().await;
+    Ok(reason)
+}

@@ -1,0 +1,294 @@
+//! `kind: Savepoint`: to create one is to take one.
+//!
+//! Owns: asking the job's coordinator, by a name that only this resource has, until the savepoint is
+//! whole; and deleting its copy with the resource, if that is its policy. It outlives its job: what
+//! must be known to delete it is kept in an annotation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::{Api, Resource as _, ResourceExt as _};
+use serde_json::json;
+use streamforge_core::s3::{S3Place, SCHEME};
+use streamforge_core::savepoint;
+use streamforge_core::units::ByteSize;
+use streamforge_crds::v1alpha1::{DeletionPolicy, Savepoint, SavepointStatus, StreamJob};
+use streamforge_host::{Ask, SavepointState};
+
+use crate::apply::{STATUS_MANAGER, is_gone};
+use crate::controller::Context;
+use crate::stores::Opener;
+use crate::stream_job::pass::{Error, chain};
+use crate::stream_job::{conditions, coordinate, keep, validate};
+
+/// The finalizer of one whose copy goes with it.
+const FINALIZER: &str = "streamforge.io/savepoint";
+
+/// Where the copy is, with the way there.
+const PLACE: &str = "streamforge.io/place";
+
+/// How often one that is under way is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often one whose job does not run is looked at.
+const LOOK_AGAIN_LATER: Duration = Duration::from_secs(10);
+
+/// How long deleting the copy may take before the resource goes without.
+const DELETE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Letters of the resource's name in that of the copy: keys of a store must not get too long.
+const NAME_LETTERS_MAX: usize = 30;
+
+/// Letters of the uid that make the copy's name its own.
+const UID_LETTERS: usize = 8;
+
+/// One pass over one savepoint.
+///
+/// # Errors
+/// When something around it does not work; it is tried again.
+pub async fn reconcile(resource: Arc<Savepoint>, context: Arc<Context>) -> Result<Action, Error> {
+    let pass = Pass {
+        resource: &resource,
+        context: &context,
+    };
+    if resource.metadata.deletion_timestamp.is_some() {
+        return pass.delete().await;
+    }
+    let phase = resource.status.as_ref().and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Completed" | "Failed")) {
+        return Ok(Action::await_change());
+    }
+    if resource.spec.deletion_policy == DeletionPolicy::Delete && !pass.has_finalizer() {
+        pass.set_finalizer(true).await?;
+        return Ok(Action::requeue(LOOK_AGAIN));
+    }
+    pass.take().await
+}
+
+/// After a pass that failed.
+pub fn again(resource: Arc<Savepoint>, error: &Error, _: Arc<Context>) -> Action {
+    let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
+    tracing::warn!(namespace, name, "pass over a savepoint failed: {}", chain(error));
+    Action::requeue(LOOK_AGAIN_LATER)
+}
+
+struct Pass<'a> {
+    resource: &'a Savepoint,
+    context: &'a Context,
+}
+
+impl Pass<'_> {
+    fn namespace(&self) -> String {
+        self.resource.namespace().unwrap_or_default()
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.context.client.clone(), &self.namespace())
+    }
+
+    /// The name of the copy: another resource of the same name is another copy.
+    fn copy_name(&self) -> String {
+        let uid = self.resource.uid().unwrap_or_default();
+        let uid: String = uid.chars().take(UID_LETTERS).collect();
+        let name = self.resource.name_any().replace('.', "-");
+        let name: String = name.chars().take(NAME_LETTERS_MAX).collect();
+        format!("{}-{uid}", name.trim_end_matches('-'))
+    }
+
+    async fn take(&self) -> Result<Action, Error> {
+        let wait = |reason: String| SavepointStatus {
+            phase: Some("Pending".to_owned()),
+            reason: Some(reason),
+            ..SavepointStatus::default()
+        };
+        let name = &self.resource.spec.job;
+        let jobs: Api<StreamJob> = self.api();
+        let job = jobs.get_opt(name).await;
+        let job = job.map_err(|source| Error::Api {
+            what: "read the StreamJob",
+            source,
+        })?;
+        let Some(job) = job else {
+            let reason = format!("there is no StreamJob {name} in this namespace");
+            return self.report(wait(reason), LOOK_AGAIN_LATER).await;
+        };
+        let uid = job.uid().unwrap_or_default();
+        let Some(coordinator) = self.context.fleet.get(&uid) else {
+            let reason = format!("StreamJob {name} does not run");
+            return self.report(wait(reason), LOOK_AGAIN_LATER).await;
+        };
+        let copy = self.copy_name();
+        let asked = coordinator.orders.ask(|answer| Ask::SavepointState(copy.clone(), answer));
+        let state = match asked.await {
+            Ok(Some(state)) => state,
+            Ok(None) => {
+                let ordered = coordinator.orders.ask(|answer| Ask::Savepoint(copy, false, answer));
+                let reason = match ordered.await {
+                    Ok(Ok(())) => "it waits for its checkpoint".to_owned(),
+                    Ok(Err(reason)) => reason,
+                    Err(over) => over.to_string(),
+                };
+                return self.report(wait(reason), LOOK_AGAIN).await;
+            }
+            Err(over) => return self.report(wait(over.to_string()), LOOK_AGAIN_LATER).await,
+        };
+        match state {
+            SavepointState::Pending => {
+                let reason = "it waits for its checkpoint".to_owned();
+                self.report(wait(reason), LOOK_AGAIN).await
+            }
+            SavepointState::InProgress => {
+                let status = SavepointStatus {
+                    phase: Some("InProgress".to_owned()),
+                    reason: Some("its checkpoint is published and copied".to_owned()),
+                    ..SavepointStatus::default()
+                };
+                self.report(status, LOOK_AGAIN).await
+            }
+            SavepointState::Failed { reason } => {
+                let status = SavepointStatus {
+                    phase: Some("Failed".to_owned()),
+                    reason: Some(reason),
+                    ..SavepointStatus::default()
+                };
+                self.report(status, LOOK_AGAIN_LATER).await
+            }
+            SavepointState::Completed {
+                id,
+                bytes_n,
+                time_ms,
+                ..
+            } => {
+                let Some(place) = self.place(&job).await? else {
+                    let reason = format!("what is kept of StreamJob {name} cannot be read");
+                    return self.report(wait(reason), LOOK_AGAIN_LATER).await;
+                };
+                self.keep_place(&place).await?;
+                let time = i64::try_from(time_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+                let status = SavepointStatus {
+                    phase: Some("Completed".to_owned()),
+                    uri: Some(format!("{SCHEME}{}/{}", place.bucket, place.prefix)),
+                    checkpoint_id: i64::try_from(id.get()).ok(),
+                    size: Some(ByteSize::from_bytes(bytes_n).to_string()),
+                    time: time.map(conditions::time),
+                    reason: None,
+                };
+                self.report(status, LOOK_AGAIN_LATER).await
+            }
+        }
+    }
+
+    /// Where the copy is.
+    async fn place(&self, job: &StreamJob) -> Result<Option<S3Place>, Error> {
+        let kept = keep::read(&self.context.client, job).await?;
+        let Some(kept) = kept else { return Ok(None) };
+        let mut of_record = job.clone();
+        match serde_json::from_value(kept.record.document.clone()) {
+            Ok(spec) => of_record.spec = spec,
+            Err(_) => return Ok(None),
+        }
+        let Ok(desired) = validate::validate(&of_record, &self.context.settings) else {
+            return Ok(None);
+        };
+        let mut place = coordinate::place(&desired, &kept.record);
+        let folder = savepoint::folder(&self.copy_name());
+        place.prefix = format!("{}/{}", place.prefix, folder.trim_end_matches('/'));
+        Ok(Some(place))
+    }
+
+    async fn keep_place(&self, place: &S3Place) -> Result<(), Error> {
+        let place = serde_json::to_string(place).expect("a place has texts as keys");
+        let patch = json!({"metadata": {"annotations": {PLACE: place}}});
+        let savepoints: Api<Savepoint> = self.api();
+        let name = self.resource.name_any();
+        let patched = savepoints
+            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        patched.map(drop).map_err(|source| Error::Api {
+            what: "annotate the Savepoint",
+            source,
+        })
+    }
+
+    async fn report(&self, status: SavepointStatus, wait: Duration) -> Result<Action, Error> {
+        if self.resource.status.as_ref() == Some(&status) {
+            return Ok(Action::requeue(wait));
+        }
+        let patch = json!({
+            "apiVersion": Savepoint::api_version(&()), "kind": Savepoint::kind(&()),
+            "metadata": {"name": self.resource.name_any(), "uid": self.resource.uid()},
+            "status": status,
+        });
+        let savepoints: Api<Savepoint> = self.api();
+        let params = PatchParams::apply(STATUS_MANAGER).force();
+        let name = self.resource.name_any();
+        let written = savepoints
+            .patch_status(&name, &params, &Patch::Apply(&patch))
+            .await;
+        written.map_err(|source| Error::Api {
+            what: "write the status of the Savepoint",
+            source,
+        })?;
+        Ok(Action::requeue(wait))
+    }
+
+    fn has_finalizer(&self) -> bool {
+        self.resource.finalizers().iter().any(|it| it == FINALIZER)
+    }
+
+    async fn set_finalizer(&self, there: bool) -> Result<(), Error> {
+        let mut finalizers = self.resource.finalizers().to_vec();
+        finalizers.retain(|it| it != FINALIZER);
+        if there {
+            finalizers.push(FINALIZER.to_owned());
+        }
+        let patch = json!({"metadata": {
+            "finalizers": finalizers,
+            "resourceVersion": self.resource.resource_version(),
+            "uid": self.resource.uid(),
+        }});
+        let savepoints: Api<Savepoint> = self.api();
+        let name = self.resource.name_any();
+        let patched = savepoints
+            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        match patched {
+            Err(source) if !is_gone(&source) => Err(Error::Api {
+                what: "set the finalizer of the Savepoint",
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn delete(&self) -> Result<Action, Error> {
+        if !self.has_finalizer() {
+            return Ok(Action::await_change());
+        }
+        let place = self.resource.annotations().get(PLACE);
+        let place: Option<S3Place> = place.and_then(|json| serde_json::from_str(json).ok());
+        if let Some(place) = place {
+            let namespace = self.namespace();
+            let opener = Opener {
+                client: &self.context.client,
+                namespace: &namespace,
+                work_dir: &self.context.work_dir,
+            };
+            let name = self.resource.name_any();
+            // A store that is gone for good must not keep the resource for ever.
+            match tokio::time::timeout(DELETE_WITHIN, opener.clear(&place)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(name, "the copy is left: {}", chain(&error)),
+                Err(_) => tracing::warn!(name, "the copy is left: the store did not answer"),
+            }
+        }
+        self.set_finalizer(false).await?;
+        Ok(Action::await_change())
+    }
+}

@@ -1,0 +1,367 @@
+//! Lives of jobs, played against a coordinator that does what it is told.
+//!
+//! Each life is played undisturbed, and once more for every step with the operator killed right behind
+//! it: the end must be the same.
+
+use serde_json::json;
+
+use super::*;
+
+const LIMIT: usize = 40;
+
+/// Everything that outlives an operator, and the coordinator that does not.
+#[derive(Clone, Debug)]
+struct World {
+    now: Timestamp,
+    record: Option<Record>,
+    run: Run,
+    /// The document that the coordinator was started with.
+    runs: Option<Value>,
+    /// Subtasks.
+    parallelism: u32,
+    savepoints: Vec<String>,
+    /// Documents that end as failed when they run.
+    broken: Vec<Value>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: Timestamp::UNIX_EPOCH,
+            record: None,
+            run: Run::None,
+            runs: None,
+            parallelism: 1,
+            savepoints: Vec::new(),
+            broken: Vec::new(),
+        }
+    }
+
+    /// One pass of the operator. False: there is nothing to do.
+    fn pass(&mut self, wanted: &dyn Fn(Option<&Record>) -> Option<Wanted>) -> bool {
+        self.refresh();
+        let wanted = wanted(self.record.as_ref());
+        let step = next(self.now, wanted.as_ref(), self.record.as_ref(), &self.run);
+        match step {
+            Step::Write(record) => self.record = Some(record),
+            Step::Start => self.start(),
+            Step::Abandon => self.run = Run::None,
+            Step::Stop { savepoint } => {
+                if !self.savepoints.contains(&savepoint) {
+                    self.savepoints.push(savepoint);
+                }
+                self.run = ended(Ended::Stopped { has_state: true });
+            }
+            Step::Scale(n) => {
+                self.parallelism = n;
+                if let Run::Alive(alive) = &mut self.run {
+                    alive.wanted = n;
+                }
+            }
+            Step::Wait => return false,
+        }
+        true
+    }
+
+    fn start(&mut self) {
+        let document = self.record.as_ref().map(|record| record.document.clone());
+        let fails = document.as_ref().is_some_and(|it| self.broken.contains(it));
+        self.runs = document;
+        self.run = if fails {
+            ended(Ended::Failed("a poison row".to_owned()))
+        } else {
+            Run::Alive(Alive {
+                is_current: true,
+                is_running: true,
+                wanted: self.parallelism,
+                completed_n: 1,
+            })
+        };
+    }
+
+    /// Whether the coordinator runs what is on record.
+    fn refresh(&mut self) {
+        let of_record = self.record.as_ref().map(|record| &record.document);
+        let same = of_record == self.runs.as_ref();
+        match &mut self.run {
+            Run::Alive(alive) => alive.is_current = same,
+            Run::Ended { is_current, .. } => *is_current = same,
+            Run::None => {}
+        }
+    }
+
+    /// Passes until nothing is to do; the operator is killed behind pass number `dies`.
+    fn settle(
+        &mut self,
+        wanted: &dyn Fn(Option<&Record>) -> Option<Wanted>,
+        dies: &mut Option<usize>,
+    ) {
+        for _ in 0..LIMIT {
+            let went_on = self.pass(wanted);
+            if let Some(left) = dies {
+                if *left == 0 {
+                    self.run = Run::None;
+                    *dies = None;
+                    continue;
+                }
+                *left -= 1;
+            }
+            if !went_on {
+                return;
+            }
+        }
+        panic!("it never settles: {self:?}");
+    }
+}
+
+fn ended(how: Ended) -> Run {
+    let is_current = true;
+    Run::Ended { how, is_current }
+}
+
+/// What is wanted, compared with what is on record as the operator compares it.
+fn wish(generation: i64, document: &Value) -> impl Fn(Option<&Record>) -> Option<Wanted> + use<> {
+    wish_with(generation, document, |_| {})
+}
+
+fn wish_with(
+    generation: i64,
+    document: &Value,
+    change: impl Fn(&mut Wanted) + 'static,
+) -> impl Fn(Option<&Record>) -> Option<Wanted> + use<> {
+    let document = document.clone();
+    Box::new(move |record: Option<&Record>| {
+        let before = record.map(|record| &record.document);
+        let differs = |field: &str| before.is_some_and(|it| it[field] != document[field]);
+        let parallelism = document["parallelism"].as_u64().unwrap_or(1);
+        let mut wanted = Wanted {
+            uid: "uid-1".to_owned(),
+            generation,
+            document: document.clone(),
+            edit: Edit {
+                upgrade: differs("plan"),
+                stateless: false,
+                parallelism: differs("parallelism").then(|| u32::try_from(parallelism).unwrap()),
+                rest: differs("pods"),
+            },
+            suspend: false,
+            rollback_after: SignedDuration::from_mins(5),
+            restart: None,
+            rewind_to: None,
+        };
+        change(&mut wanted);
+        Some(wanted)
+    })
+}
+
+fn document(plan: &str, parallelism: u32) -> Value {
+    json!({"plan": plan, "parallelism": parallelism, "pods": "a"})
+}
+
+type Wish = Box<dyn Fn(Option<&Record>) -> Option<Wanted>>;
+
+/// Plays the life undisturbed, then with a kill behind each pass; returns the undisturbed end.
+fn play(life: &[Wish], begin: &World) -> World {
+    let mut undisturbed = begin.clone();
+    for wish in life {
+        undisturbed.settle(wish, &mut None);
+    }
+    for dies_at in 0..LIMIT {
+        let mut world = begin.clone();
+        let mut dies = Some(dies_at);
+        for wish in life {
+            world.settle(wish, &mut dies);
+        }
+        assert_eq!(world.record, undisturbed.record, "killed behind {dies_at}");
+        assert_eq!(world.run, undisturbed.run, "killed behind {dies_at}");
+        assert_eq!(world.runs, undisturbed.runs, "killed behind {dies_at}");
+    }
+    undisturbed
+}
+
+fn state(world: &World) -> &State {
+    &world.record.as_ref().expect("there is a record").state
+}
+
+#[test]
+fn new_job_is_written_down_and_started() {
+    let one = document("a", 1);
+    let end = play(&[Box::new(wish(1, &one))], &World::new());
+
+    assert_eq!(end.record, Some(Record::new("uid-1", one.clone(), 1)));
+    assert_eq!(end.runs, Some(one));
+}
+
+#[test]
+fn suspended_job_has_a_savepoint_and_goes_on_when_it_is_resumed() {
+    let one = document("a", 1);
+    let stop = || wish_with(2, &document("a", 1), |wanted| wanted.suspend = true);
+    let end = play(&[Box::new(wish(1, &one)), Box::new(stop())], &World::new());
+
+    let savepoint = Some("suspend-2".to_owned());
+    assert_eq!(*state(&end), State::Suspended { savepoint });
+    assert_eq!(end.savepoints, ["suspend-2"]);
+
+    // Edited while it is suspended: taken as it is.
+    let two = document("b", 1);
+    let life: Vec<Wish> = vec![
+        Box::new(wish(1, &one)),
+        Box::new(stop()),
+        Box::new(wish(3, &two)),
+    ];
+    let end = play(&life, &World::new());
+    assert_eq!(*state(&end), State::Active);
+    assert_eq!(end.runs, Some(two));
+}
+
+#[test]
+fn another_plan_is_an_upgrade_with_a_savepoint() {
+    let life: Vec<Wish> = vec![
+        Box::new(wish(1, &document("a", 1))),
+        Box::new(wish(2, &document("b", 1))),
+    ];
+    let end = play(&life, &World::new());
+
+    assert_eq!(end.savepoints, ["upgrade-2"]);
+    let record = end.record.expect("there is one");
+    assert_eq!((record.generation, record.previous), (2, None));
+    assert_eq!(end.runs, Some(document("b", 1)));
+}
+
+#[test]
+fn upgrade_that_fails_is_rolled_back_and_not_tried_again_until_it_is_edited() {
+    let mut world = World::new();
+    world.broken.push(document("bad", 1));
+    let life: Vec<Wish> = vec![
+        Box::new(wish(1, &document("a", 1))),
+        Box::new(wish(2, &document("bad", 1))),
+    ];
+    let end = play(&life, &world);
+
+    let record = end.record.as_ref().expect("there is one");
+    assert_eq!(record.document, document("a", 1));
+    let refused = record.refused.as_ref().expect("it was rolled back");
+    assert_eq!((refused.generation, &*refused.reason), (2, "a poison row"));
+    assert_eq!(end.runs, Some(document("a", 1)));
+
+    let mut again = life;
+    again.push(Box::new(wish(3, &document("c", 1))));
+    let end = play(&again, &world);
+    assert_eq!(end.runs, Some(document("c", 1)));
+    assert_eq!(end.record.expect("there is one").refused, None);
+}
+
+#[test]
+fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
+    let mut world = World::new();
+    world.settle(&wish(1, &document("a", 1)), &mut None);
+    let upgrade = wish(2, &document("b", 1));
+    while world.runs != Some(document("b", 1)) {
+        world.pass(&upgrade);
+    }
+    let starting = Run::Alive(Alive {
+        is_current: true,
+        is_running: false,
+        wanted: 1,
+        completed_n: 0,
+    });
+    world.run = starting;
+    assert!(!world.pass(&upgrade), "it has time");
+
+    world.now += SignedDuration::from_mins(6);
+    world.settle(&upgrade, &mut None);
+
+    assert_eq!(world.runs, Some(document("a", 1)));
+}
+
+#[test]
+fn other_parallelism_is_an_order_and_no_restart() {
+    let life: Vec<Wish> = vec![
+        Box::new(wish(1, &document("a", 1))),
+        Box::new(wish(2, &document("a", 3))),
+    ];
+    let mut world = World::new();
+    for wish in &life {
+        world.settle(wish, &mut None);
+    }
+
+    assert_eq!(world.parallelism, 3);
+    assert!(world.savepoints.is_empty());
+    assert_eq!(world.record.expect("there is one").generation, 2);
+}
+
+#[test]
+fn finished_job_stays_finished_and_its_coordinator_ends() {
+    let one = document("a", 1);
+    let mut world = World::new();
+    world.settle(&wish(1, &one), &mut None);
+    world.run = ended(Ended::Finished);
+    let end = play(&[Box::new(wish(1, &one)), Box::new(wish(2, &document("b", 2)))], &world);
+
+    let finished = World { run: ended(Ended::Finished), ..world };
+    assert_eq!(*state(&end), State::Finished { at: finished.now });
+    assert_eq!(end.run, Run::None);
+}
+
+#[test]
+fn failed_job_waits_for_an_edit_or_an_order_to_restart() {
+    let bad = document("bad", 1);
+    let mut world = World::new();
+    world.broken.push(bad.clone());
+    let end = play(&[Box::new(wish(1, &bad))], &world);
+    assert!(matches!(state(&end), State::Failed { reason, .. } if reason == "a poison row"));
+    assert_eq!(end.run, Run::None);
+
+    let mut mended = end.clone();
+    mended.broken.clear();
+    let restart = wish_with(1, &bad, |wanted| wanted.restart = Some("now".to_owned()));
+    mended.settle(&restart, &mut None);
+    assert_eq!((state(&mended), &mended.runs), (&State::Active, &Some(bad)));
+
+    let mut edited = end;
+    edited.settle(&wish(2, &document("a", 1)), &mut None);
+    assert_eq!(edited.runs, Some(document("a", 1)));
+}
+
+#[test]
+fn invalid_edit_leaves_what_runs_alone() {
+    let one = document("a", 1);
+    let mut world = World::new();
+    world.settle(&wish(1, &one), &mut None);
+
+    assert!(!world.pass(&|_| None));
+
+    assert_eq!(world.runs, Some(one));
+    world.run = Run::None; // a new operator starts what is on record, not what is invalid
+    assert!(world.pass(&|_| None));
+    assert!(matches!(world.run, Run::Alive(_)));
+}
+
+#[test]
+fn store_that_was_away_is_no_end_of_a_job() {
+    let one = document("a", 1);
+    let mut world = World::new();
+    world.settle(&wish(1, &one), &mut None);
+    world.run = ended(Ended::Broken("the store does not answer".to_owned()));
+
+    world.settle(&wish(1, &one), &mut None);
+
+    assert!(matches!(world.run, Run::Alive(_)));
+}
+
+#[test]
+fn order_to_rewind_is_done_once() {
+    let one = document("a", 1);
+    let rewind = || wish_with(1, &document("a", 1), |wanted| wanted.rewind_to = Some("7".to_owned()));
+    let mut world = World::new();
+    world.settle(&wish(1, &one), &mut None);
+
+    assert!(world.pass(&rewind()));
+    let record = world.record.as_ref().expect("there is one");
+    assert_eq!(record.rewind.as_deref(), Some("7"));
+    world.settle(&rewind(), &mut None);
+
+    let record = world.record.as_ref().expect("there is one");
+    assert_eq!((record.rewind.as_deref(), record.done.rewind_to.as_deref()), (None, Some("7")));
+    assert!(!world.pass(&rewind()));
+}

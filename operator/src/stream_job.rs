@@ -1,0 +1,18 @@
+//! One StreamJob: dereference, validate, decide, build, apply, report.
+//!
+//! Owns: the steps. [`pass`] says in which order; [`validate`], [`change`], [`build`] and [`report`] are
+//! pure, [`keep`] and [`coordinate`] read and open what is needed.
+
+pub mod build;
+pub mod change;
+pub mod conditions;
+pub mod coordinate;
+pub mod document;
+pub mod ended;
+pub mod keep;
+pub mod pass;
+pub mod pods;
+pub mod report;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod validate;

@@ -1,0 +1,217 @@
+//! A document with its meaning.
+//!
+//! Owns: how a resource becomes a document that `streamforge-plan` reads, and how a document is kept
+//! beside the job that it runs. What is wrong with it is decided there, in the words of `streamforge
+//! validate`. Start at: [`Document::of`], [`Document::read`].
+
+use serde_json::{Value, json};
+use streamforge_core::job_graph::JobGraph;
+use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec};
+
+use super::validate::Problem;
+use crate::hash;
+
+/// Largest document, everything written out: it is kept in a ConfigMap, which holds 1 MiB.
+pub const TEXT_BYTES_MAX: usize = 960 << 10;
+
+/// A document in which no mistake was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// What it says, defaults filled in.
+    pub spec: StreamJobSpec,
+    /// What runs.
+    pub graph: JobGraph,
+    /// The same as text, for the coordinator.
+    pub text: String,
+}
+
+impl Document {
+    /// Reads the document of a resource.
+    ///
+    /// # Errors
+    /// All that is wrong with it, in the words of `streamforge validate`.
+    pub fn of(job: &StreamJob) -> Result<Self, Vec<Problem>> {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        Self::read(&text_of(name, &job.spec))
+    }
+
+    /// Reads a document that was kept.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn read(text: &str) -> Result<Self, Vec<Problem>> {
+        let loaded = streamforge_plan::load_resolved(text, "")
+            .map_err(|problems| problems.into_iter().map(Problem::from).collect::<Vec<_>>())?;
+        let graph = streamforge_plan::plan(&loaded);
+        let text = text_of(&loaded.name, &loaded.spec);
+        if text.len() > TEXT_BYTES_MAX {
+            let message = format!(
+                "with its defaults written out the document has {} bytes, and {TEXT_BYTES_MAX} can be kept",
+                text.len()
+            );
+            return Err(vec![Problem::new(
+                "spec",
+                message,
+                "make several jobs of it",
+            )]);
+        }
+        Ok(Self {
+            spec: loaded.spec,
+            graph,
+            text,
+        })
+    }
+
+    /// The document for people, or as short as can be where that would be too long to keep.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let value: Value = serde_json::from_str(&self.text).unwrap_or_default();
+        let yaml = streamforge_crds::to_yaml(&value);
+        if yaml.len() > TEXT_BYTES_MAX {
+            return self.text.clone();
+        }
+        yaml
+    }
+
+    /// What an attempt is made of: a document of another one of these needs another attempt.
+    #[must_use]
+    pub fn attempt_hash(&self) -> String {
+        let graph = &self.graph;
+        let storage = self.spec.checkpoint.storage.as_ref();
+        let place = storage.map(|it| streamforge_plan::s3_place(&it.uri, it.s3.as_ref()).ok());
+        hash::of(&json!({
+            "stages": graph.stages, "edges": graph.edges, "bounded": graph.bounded,
+            "maxParallelism": graph.max_parallelism, "storage": place,
+        }))
+    }
+}
+
+/// The document as JSON, which is YAML too.
+fn text_of(name: &str, spec: &StreamJobSpec) -> String {
+    let mut root = json!({
+        "apiVersion": "streamforge.io/v1alpha1",
+        "kind": "StreamJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    });
+    forget_headers_of_kafka(&mut root);
+    forget_named_savepoint(&mut root);
+    root.to_string()
+}
+
+/// The API server writes the default of `csv.header` out as if somebody had written it, and a record of
+/// Kafka has no header to speak of.
+fn forget_headers_of_kafka(root: &mut Value) {
+    for kind in ["sources", "sinks"] {
+        let nodes = root.pointer_mut(&format!("/spec/{kind}"));
+        for node in nodes.and_then(Value::as_array_mut).into_iter().flatten() {
+            let is_kafka = node.get("kafka").is_some_and(|kafka| !kafka.is_null());
+            let csv = node
+                .pointer_mut("/format/csv")
+                .and_then(Value::as_object_mut);
+            if let (true, Some(csv)) = (is_kafka, csv)
+                && csv.get("header") == Some(&Value::Bool(true))
+            {
+                csv.remove("header");
+            }
+        }
+    }
+}
+
+/// Only a cluster knows savepoints by name, so a document that runs anywhere has none.
+fn forget_named_savepoint(root: &mut Value) {
+    let is_named = root
+        .pointer("/spec/restoreFrom/savepoint")
+        .is_some_and(Value::is_string);
+    if let (true, Some(spec)) = (is_named, root.pointer_mut("/spec")) {
+        spec.as_object_mut().map(|spec| spec.remove("restoreFrom"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream_job::testing::{job, with};
+
+    #[test]
+    fn document_that_is_kept_is_read_back_as_the_same() {
+        let document = Document::of(&job()).unwrap();
+
+        assert_eq!(Document::read(&document.text).unwrap(), document);
+        assert_eq!(Document::read(&document.shown()).unwrap(), document);
+        assert!(
+            document
+                .shown()
+                .starts_with("apiVersion: streamforge.io/v1alpha1\nkind: StreamJob\n")
+        );
+    }
+
+    #[test]
+    fn examples_mean_the_same_when_the_api_server_has_filled_in_the_defaults() {
+        let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+        let mut read_n = 0;
+        for example in [
+            "clicks/job.yaml",
+            "kafka/job.yaml",
+            "kafka/fill.yaml",
+            "wordcount/job.yaml",
+        ] {
+            let text = std::fs::read_to_string(format!("{examples}/{example}")).unwrap();
+            let loaded = streamforge_plan::load(&text, example).unwrap();
+
+            let document = Document::read(&text_of(&loaded.name, &loaded.spec)).unwrap();
+
+            assert_eq!(document.graph, streamforge_plan::plan(&loaded), "{example}");
+            assert_eq!(
+                Document::read(&document.shown()).unwrap(),
+                document,
+                "{example}"
+            );
+            read_n += 1;
+        }
+        assert_eq!(read_n, 4);
+    }
+
+    #[test]
+    fn default_header_of_a_csv_format_is_no_mistake_behind_kafka() {
+        let job = with(
+            &job(),
+            "/sources/0/format",
+            json!({"csv": {"header": true}}),
+        );
+
+        assert!(Document::of(&job).is_ok());
+    }
+
+    #[test]
+    fn savepoint_by_name_is_no_mistake_in_a_cluster() {
+        let job = with(&job(), "/restoreFrom", json!({"savepoint": "nightly"}));
+
+        let document = Document::of(&job).unwrap();
+        assert_eq!(document.spec.restore_from, None);
+    }
+
+    #[test]
+    fn hostile_texts_survive_being_kept() {
+        for text in [
+            "a: b",
+            "- x",
+            "é\u{2028}\u{1f600}",
+            "\u{7f}\u{85}",
+            "'\"\\ #",
+            "no",
+            "\ttab",
+            "{{x}}",
+        ] {
+            let filter = format!("user_id <> '{}'", text.replace('\'', "''"));
+            let job = with(&job(), "/transforms/0/filter", json!(filter));
+            let document = Document::of(&job).unwrap();
+
+            assert_eq!(
+                Document::read(&document.shown()).unwrap(),
+                document,
+                "{text:?}"
+            );
+        }
+    }
+}
