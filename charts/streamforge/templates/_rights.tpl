@@ -9,6 +9,10 @@ only read one by one, by the names that a StreamJob gives.
 - apiGroups: [streamforge.io]
   resources: [streamjobs, savepoints]
   verbs: [get, list, watch, patch]
+# ttlAfterFinished.
+- apiGroups: [streamforge.io]
+  resources: [streamjobs]
+  verbs: [delete]
 - apiGroups: [streamforge.io]
   resources: [streamjobs/status, savepoints/status]
   verbs: [get, patch]
