@@ -126,7 +126,7 @@ impl Coordinator {
         self.put_manifest();
     }
 
-    fn is_handing_over(&self) -> bool {
+    pub(crate) fn is_handing_over(&self) -> bool {
         let attempt = self.attempt.as_ref();
         attempt.is_some_and(|attempt| attempt.hand_over.is_some())
     }
@@ -273,6 +273,11 @@ impl Coordinator {
     /// The manifest is durable. From here on only the head decides (C2).
     fn commit(&mut self, manifest: Manifest) {
         let Some(in_flight) = self.in_flight.take() else {
+        let key = manifest_key(&manifest);
+        let reference = ManifestRef {
+            key: key.clone(),
+            id: manifest.id,
+        };
             return;
         };
         let after_recovery = self.attempt.as_mut().is_some_and(|attempt| {
@@ -282,11 +287,6 @@ impl Coordinator {
             );
             goes_on && std::mem::take(&mut attempt.recovering)
         });
-        let key = manifest_key(&manifest);
-        let reference = ManifestRef {
-            key: key.clone(),
-            id: manifest.id,
-        };
         self.committing = Some(Committing {
             manifest,
             key,
@@ -522,7 +522,7 @@ fn is_last(kind: CheckpointKind) -> bool {
     matches!(kind, CheckpointKind::Stop | CheckpointKind::Final)
 }
 
-fn manifest_key(manifest: &Manifest) -> String {
+pub(crate) fn manifest_key(manifest: &Manifest) -> String {
     let Manifest {
         generation,
         epoch,

@@ -80,8 +80,8 @@ pub struct Coordinator {
     pub(crate) may_run_smaller: bool,
     /// When there was nobody left: until when others may come before fewer are made do with.
     pub(crate) gather_until_ms: Option<u64>,
-    /// While it waits for slots: when it writes the head next, to learn of a newer one.
-    pub(crate) look_at_ms: u64,
+    /// When it began to swap the head last: that is how it learns of a newer coordinator.
+    pub(crate) swapped_at_ms: u64,
     /// Until when a lost task manager belongs to the loss before it.
     pub(crate) incident_until_ms: u64,
     pub(crate) same_incident: bool,
@@ -154,7 +154,7 @@ impl Coordinator {
             adopt_until_ms: None,
             may_run_smaller: false,
             gather_until_ms: None,
-            look_at_ms: 0,
+            swapped_at_ms: 0,
             channels: Channels::default(),
             incident_until_ms: 0,
             same_incident: false,
@@ -319,7 +319,6 @@ impl Coordinator {
             self.begin_epoch();
         }
         self.deploy_if_possible();
-        self.look_while_loading();
         self.send_notices();
         self.check_timeouts();
         self.save_scale();
@@ -332,6 +331,7 @@ impl Coordinator {
 
     fn on_store(&mut self, id: RequestId, answer: StoreAnswer) {
         let answer = match self.store.on_answer(id, answer) {
+        self.look_if_due();
             Ok(answered) => return self.on_own_answer(answered),
             Err(answer) => answer,
         };
@@ -383,12 +383,17 @@ impl Coordinator {
         self.on_swap_step(step, None);
     }
 
+        self.swapped_at_ms = self.now_ms;
     fn on_swap_step(&mut self, step: Step, answered: Option<Answered<Purpose>>) {
         match (step, answered) {
             (Step::Ask(request), None) => self.ask(Purpose::Swap, request),
             (Step::Ask(request), Some(answered)) => {
                 let decision = self.store.ask_on(&mut self.requests, answered, request);
                 self.out.push(decision);
+            }
+            // Asked once more what was not answered: not in a circle without a pause.
+            (Step::Ask(request), Some(answered)) if request == answered.request => {
+                self.store.ask_again_later(self.now_ms, answered);
             }
             (Step::AskLater(request), Some(answered)) => {
                 self.store.ask_later(self.now_ms, answered, request);
@@ -401,16 +406,6 @@ impl Coordinator {
             (Step::Done(change, head), _) => self.on_swapped(&change, &head),
             (Step::Outrun, _) => self.on_outrun(),
             (Step::Failed(error), _) => self.fail(error),
-        }
-    }
-
-    /// X2: somebody newer publishes. Whoever that is has swapped the head before, so a swap of ours
-    /// tells: it is fenced (C5). If it is not, the outside world is ahead of this store.
-    fn on_taken_over_elsewhere(&mut self, reason: String) {
-        if self.taken_over.is_none() {
-            self.taken_over = Some(reason);
-            self.forget_in_flight("a newer attempt publishes");
-            self.swap(Change::Reserve);
         }
     }
 

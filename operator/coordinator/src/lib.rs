@@ -13,6 +13,7 @@
 //! * `channels`: who loses its place when two cannot reach each other (B2).
 //! * `adoption`: an attempt that outlived its coordinator goes on (F1).
 //! * `hand_over`: owners change while the attempt goes on (K3).
+//! * `fence`: whether this coordinator is still the one, whatever it waits for (C5).
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
 //! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
@@ -32,6 +33,7 @@ mod decision;
 mod ending;
 mod error;
 mod hand_over;
+mod fence;
 pub mod head;
 mod import;
 mod input;

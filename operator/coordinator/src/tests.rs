@@ -4,6 +4,7 @@ mod adopting;
 mod checkpoints;
 mod endings;
 mod failures;
+mod fencing;
 mod forks;
 mod handing_over;
 mod importing;
