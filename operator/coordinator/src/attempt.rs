@@ -424,7 +424,8 @@ impl Coordinator {
             self.put_off_hand_over();
         }
         self.send(Command::Cancel);
-        let needs_no_task = self.finish_begun || self.only_copies();
+        let records = self.recording.manifest().is_some();
+        let needs_no_task = self.finish_begun || records || self.only_copies();
         self.attempt = None;
         if needs_no_task {
             return; // all output is published

@@ -233,7 +233,8 @@ impl Coordinator {
 
     /// The manifest's put, or the reading back after it, was answered.
     pub(crate) fn on_manifest_answer(&mut self, answered: Answered<Purpose>) {
-        let Some(manifest) = self.in_flight.as_ref().and_then(|it| it.manifest.clone()) else {
+        let taken = self.in_flight.as_ref().and_then(|it| it.manifest.as_ref());
+        let Some(manifest) = taken.or(self.recording.manifest()).cloned() else {
             return;
         };
         let key = manifest_key(&manifest);
@@ -272,13 +273,13 @@ impl Coordinator {
 
     /// The manifest is durable. From here on only the head decides (C2).
     fn commit(&mut self, manifest: Manifest) {
-        let Some(in_flight) = self.in_flight.take() else {
         let key = manifest_key(&manifest);
         let reference = ManifestRef {
             key: key.clone(),
             id: manifest.id,
         };
-            return;
+        let Some(in_flight) = self.in_flight.take() else {
+            return self.name_record(reference);
         };
         let after_recovery = self.attempt.as_mut().is_some_and(|attempt| {
             let goes_on = matches!(

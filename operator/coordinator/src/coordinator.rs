@@ -25,6 +25,7 @@ use crate::lane::{Answered, Lane, RequestIds};
 use crate::members::Members;
 use crate::placement::Places;
 use crate::publish::Publisher;
+use crate::recording::Recording;
 use crate::restart::RestartBudget;
 use crate::retention::Retention;
 use crate::savepoint::Savepoints;
@@ -116,6 +117,8 @@ pub struct Coordinator {
     pub(crate) stop_since_ms: Option<u64>,
     /// Until when a stop waits for its output to be published.
     pub(crate) publish_until_ms: Option<u64>,
+    /// What a stop has published is being recorded.
+    pub(crate) recording: Recording,
     /// The swap that finishes the job has begun, and is repeated until it has succeeded.
     pub(crate) finish_begun: bool,
     /// A publisher found itself the zombie: how it knows. The head is being read.
@@ -176,6 +179,7 @@ impl Coordinator {
             failures_in_a_row_n: 0,
             stop_since_ms: None,
             publish_until_ms: None,
+            recording: Recording::default(),
             finish_begun: false,
             taken_over: None,
             store_trouble: None,
@@ -327,11 +331,11 @@ impl Coordinator {
         self.go_on_saving();
         self.trigger_if_due();
         self.end_if_done();
+        self.look_if_due();
     }
 
     fn on_store(&mut self, id: RequestId, answer: StoreAnswer) {
         let answer = match self.store.on_answer(id, answer) {
-        self.look_if_due();
             Ok(answered) => return self.on_own_answer(answered),
             Err(answer) => answer,
         };
@@ -379,21 +383,21 @@ impl Coordinator {
 
     /// Begins a swap of the head, superseding one that is under way.
     pub(crate) fn swap(&mut self, change: Change) {
+        self.swapped_at_ms = self.now_ms;
         let step = self.head.swap(change, self.next_id);
         self.on_swap_step(step, None);
     }
 
-        self.swapped_at_ms = self.now_ms;
     fn on_swap_step(&mut self, step: Step, answered: Option<Answered<Purpose>>) {
         match (step, answered) {
             (Step::Ask(request), None) => self.ask(Purpose::Swap, request),
-            (Step::Ask(request), Some(answered)) => {
-                let decision = self.store.ask_on(&mut self.requests, answered, request);
-                self.out.push(decision);
-            }
             // Asked once more what was not answered: not in a circle without a pause.
             (Step::Ask(request), Some(answered)) if request == answered.request => {
                 self.store.ask_again_later(self.now_ms, answered);
+            }
+            (Step::Ask(request), Some(answered)) => {
+                let decision = self.store.ask_on(&mut self.requests, answered, request);
+                self.out.push(decision);
             }
             (Step::AskLater(request), Some(answered)) => {
                 self.store.ask_later(self.now_ms, answered, request);
@@ -427,6 +431,7 @@ impl Coordinator {
             | Change::Withdraw
             | Change::Scale(_)
             | Change::Reserve => {}
+            Change::Record(_) => self.on_recorded(head),
             Change::Finish => {
                 self.send(Command::Cancel);
                 self.end(Outcome::Finished { before: false });

@@ -17,6 +17,7 @@
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
 //! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
+//! * `recording`: a stop notes what it has published before it ends (X3).
 //! * [`retention`] and `cleaning`: what may be deleted, and when (C6).
 //! * `savepoint`: a checkpoint copied whole to a place of its own, and `import`: a start from one (C9).
 //! * [`restart`]: which failures count, and how long to wait.
@@ -32,8 +33,8 @@ mod coordinator;
 mod decision;
 mod ending;
 mod error;
-mod hand_over;
 mod fence;
+mod hand_over;
 pub mod head;
 mod import;
 mod input;
@@ -41,6 +42,7 @@ mod lane;
 mod members;
 mod placement;
 pub mod publish;
+mod recording;
 pub mod restart;
 pub mod retention;
 mod savepoint;

@@ -10,6 +10,7 @@ mod handing_over;
 mod importing;
 mod members;
 mod publishing;
+mod recording;
 mod retaining;
 mod rig;
 mod saving;
