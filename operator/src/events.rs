@@ -243,6 +243,13 @@ pub fn edit_refused(problems: &[Problem]) -> Event {
     event(Severity::Warning, "EditRefused", "Refuse", listed(problems))
 }
 
+/// A pod that could not start is deleted, so that a better one takes its place.
+#[must_use]
+pub fn stuck_pod_deleted(name: &str, reason: &str) -> Event {
+    let note = format!("deleted pod {name} of an older revision: {reason}");
+    event(Severity::Normal, "StuckPodDeleted", "Apply", note)
+}
+
 /// The events of a savepoint, on the savepoint and on its job alike.
 #[must_use]
 pub fn of_savepoint(

@@ -160,10 +160,9 @@ impl Elector {
             let spec = lease.spec.get_or_insert_default();
             if spec.holder_identity.as_deref() == Some(&self.me) {
                 spec.holder_identity = None;
-                let replaced = self
-                    .leases
-                    .replace(&self.name, &PostParams::default(), &lease);
-                replaced.await?;
+                self.leases
+                    .replace(&self.name, &PostParams::default(), &lease)
+                    .await?;
             }
             Ok::<(), kube::Error>(())
         };

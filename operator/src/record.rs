@@ -5,7 +5,7 @@
 //! accepted last and how far a change of the job's life has come. An operator that is started anew at
 //! any point reads the three and goes on. Never kept in the status: a status can be lost or edited.
 
-use chrono::{DateTime, Utc};
+use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -52,12 +52,12 @@ pub enum State {
     /// All input is read and all output is published.
     Finished {
         /// When.
-        at: DateTime<Utc>,
+        at: Timestamp,
     },
     /// It cannot go on.
     Failed {
         /// When.
-        at: DateTime<Utc>,
+        at: Timestamp,
         /// Why.
         reason: String,
     },
@@ -72,7 +72,7 @@ pub struct Previous {
     /// Its generation.
     pub generation: i64,
     /// When the upgrade began to run.
-    pub since: DateTime<Utc>,
+    pub since: Timestamp,
 }
 
 /// A document that did not work.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, SecondsFormat};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::{Api, Resource as _, ResourceExt as _};
@@ -22,7 +22,7 @@ use crate::apply::{STATUS_MANAGER, is_gone};
 use crate::controller::Context;
 use crate::stores::Opener;
 use crate::stream_job::pass::{Error, chain};
-use crate::stream_job::{coordinate, keep, validate};
+use crate::stream_job::{conditions, coordinate, keep, validate};
 
 /// The finalizer of one whose copy goes with it.
 const FINALIZER: &str = "streamforge.io/savepoint";
@@ -170,13 +170,13 @@ impl Pass<'_> {
                     return self.report(wait(reason), LOOK_AGAIN_LATER).await;
                 };
                 self.keep_place(&place).await?;
-                let time = i64::try_from(time_ms).ok().and_then(DateTime::from_timestamp_millis);
+                let time = i64::try_from(time_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
                 let status = SavepointStatus {
                     phase: Some("Completed".to_owned()),
                     uri: Some(format!("{SCHEME}{}/{}", place.bucket, place.prefix)),
                     checkpoint_id: i64::try_from(id.get()).ok(),
                     size: Some(ByteSize::from_bytes(bytes_n).to_string()),
-                    time: time.map(|time| time.to_rfc3339_opts(SecondsFormat::Secs, true)),
+                    time: time.map(conditions::time),
                     reason: None,
                 };
                 self.report(status, LOOK_AGAIN_LATER).await
@@ -207,8 +207,10 @@ impl Pass<'_> {
         let patch = json!({"metadata": {"annotations": {PLACE: place}}});
         let savepoints: Api<Savepoint> = self.api();
         let name = self.resource.name_any();
-        let patched = savepoints.patch(&name, &PatchParams::default(), &Patch::Merge(&patch));
-        patched.await.map(drop).map_err(|source| Error::Api {
+        let patched = savepoints
+            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        patched.map(drop).map_err(|source| Error::Api {
             what: "annotate the Savepoint",
             source,
         })
@@ -226,8 +228,10 @@ impl Pass<'_> {
         let savepoints: Api<Savepoint> = self.api();
         let params = PatchParams::apply(STATUS_MANAGER).force();
         let name = self.resource.name_any();
-        let written = savepoints.patch_status(&name, &params, &Patch::Apply(&patch));
-        written.await.map_err(|source| Error::Api {
+        let written = savepoints
+            .patch_status(&name, &params, &Patch::Apply(&patch))
+            .await;
+        written.map_err(|source| Error::Api {
             what: "write the status of the Savepoint",
             source,
         })?;
@@ -251,8 +255,10 @@ impl Pass<'_> {
         }});
         let savepoints: Api<Savepoint> = self.api();
         let name = self.resource.name_any();
-        let patched = savepoints.patch(&name, &PatchParams::default(), &Patch::Merge(&patch));
-        match patched.await {
+        let patched = savepoints
+            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        match patched {
             Err(source) if !is_gone(&source) => Err(Error::Api {
                 what: "set the finalizer of the Savepoint",
                 source,

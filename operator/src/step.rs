@@ -8,7 +8,7 @@
 //! document, then start. Whoever comes in between finds either the old record, and stops again, or
 //! the new one, and starts.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::record::{Previous, Record, Refused, State};
@@ -27,7 +27,7 @@ pub struct Wanted {
     /// It is not to run.
     pub suspend: bool,
     /// An upgrade that is not healthy after this is rolled back.
-    pub rollback_after: TimeDelta,
+    pub rollback_after: SignedDuration,
     /// The annotation `streamforge.io/restart`.
     pub restart: Option<String>,
     /// The annotation `streamforge.io/rewind-to`.
@@ -121,7 +121,7 @@ pub enum Step {
 /// Decides. `wanted` is `None` while the document is not valid: then what is on record goes on.
 #[must_use]
 pub fn next(
-    now: DateTime<Utc>,
+    now: Timestamp,
     wanted: Option<&Wanted>,
     record: Option<&Record>,
     run: &Run,
@@ -149,7 +149,7 @@ fn begin(wanted: Option<&Wanted>) -> Step {
     Step::Write(record)
 }
 
-fn active(now: DateTime<Utc>, wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
+fn active(now: Timestamp, wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
     match run {
         Run::None => Step::Start,
         Run::Ended {
@@ -161,7 +161,7 @@ fn active(now: DateTime<Utc>, wanted: Option<&Wanted>, record: &Record, run: &Ru
 }
 
 /// The coordinator has ended.
-fn over(now: DateTime<Utc>, wanted: Option<&Wanted>, record: &Record, ended: &Ended) -> Step {
+fn over(now: Timestamp, wanted: Option<&Wanted>, record: &Record, ended: &Ended) -> Step {
     match ended {
         Ended::Finished => Step::Write(Record {
             state: State::Finished { at: now },
@@ -196,7 +196,7 @@ fn over(now: DateTime<Utc>, wanted: Option<&Wanted>, record: &Record, ended: &En
     }
 }
 
-fn alive_step(now: DateTime<Utc>, wanted: Option<&Wanted>, record: &Record, alive: &Alive) -> Step {
+fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &Alive) -> Step {
     if !alive.is_current {
         return Step::Abandon;
     }
@@ -214,7 +214,7 @@ fn alive_step(now: DateTime<Utc>, wanted: Option<&Wanted>, record: &Record, aliv
             });
         }
         let limit = wanted.map(|wanted| wanted.rollback_after);
-        if limit.is_some_and(|limit| now - previous.since > limit) {
+        if limit.is_some_and(|limit| now.duration_since(previous.since) > limit) {
             let reason = "it was not healthy in time (upgrade.rollbackAfter)";
             return Step::Write(rolled_back(record, previous, reason));
         }
@@ -244,7 +244,7 @@ fn alive_step(now: DateTime<Utc>, wanted: Option<&Wanted>, record: &Record, aliv
     edit(now, wanted, record, alive)
 }
 
-fn edit(now: DateTime<Utc>, wanted: &Wanted, record: &Record, alive: &Alive) -> Step {
+fn edit(now: Timestamp, wanted: &Wanted, record: &Record, alive: &Alive) -> Step {
     let Edit {
         upgrade,
         parallelism,
@@ -281,7 +281,7 @@ fn is_wanted(wanted: &Wanted, record: &Record) -> bool {
     refused.is_none_or(|refused| refused.generation != wanted.generation)
 }
 
-fn upgraded(now: DateTime<Utc>, wanted: &Wanted, record: &Record) -> Record {
+fn upgraded(now: Timestamp, wanted: &Wanted, record: &Record) -> Record {
     let previous = Previous {
         document: record.document.clone(),
         generation: record.generation,

@@ -12,7 +12,7 @@ const LIMIT: usize = 40;
 /// Everything that outlives an operator, and the coordinator that does not.
 #[derive(Clone, Debug)]
 struct World {
-    now: DateTime<Utc>,
+    now: Timestamp,
     record: Option<Record>,
     run: Run,
     /// The document that the coordinator was started with.
@@ -27,7 +27,7 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            now: DateTime::UNIX_EPOCH,
+            now: Timestamp::UNIX_EPOCH,
             record: None,
             run: Run::None,
             runs: None,
@@ -145,7 +145,7 @@ fn wish_with(
                 rest: differs("pods"),
             },
             suspend: false,
-            rollback_after: TimeDelta::minutes(5),
+            rollback_after: SignedDuration::from_mins(5),
             restart: None,
             rewind_to: None,
         };
@@ -268,7 +268,7 @@ fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
     world.run = starting;
     assert!(!world.pass(&upgrade), "it has time");
 
-    world.now += TimeDelta::minutes(6);
+    world.now += SignedDuration::from_mins(6);
     world.settle(&upgrade, &mut None);
 
     assert_eq!(world.runs, Some(document("a", 1)));

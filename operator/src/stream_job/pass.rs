@@ -5,10 +5,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use chrono::{TimeDelta, Utc};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType};
@@ -30,7 +29,7 @@ use super::{coordinate, ended, pods};
 use crate::apply::{STATUS_MANAGER, apply, apply_set, is_gone};
 use crate::certificates::Leaf;
 use crate::controller::Context;
-use crate::fleet;
+use crate::{events, fleet};
 use crate::names::Names;
 use crate::record::{Record, State};
 use crate::step::{self, Alive, Edit, Ended, Run, Step, Wanted};
@@ -129,7 +128,7 @@ fn api(what: &'static str) -> impl Fn(kube::Error) -> Error {
 }
 
 /// An error with its causes in one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> impl fmt::Display + '_ {
+pub fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl fmt::Display + 'a {
     fmt::from_fn(move |f| {
         write!(f, "{error}")?;
         let mut source = error.source();
@@ -299,7 +298,7 @@ impl<'a> Pass<'a> {
             let current = self.current();
             let wanted = self.wanted(current.as_ref());
             let run = self.run(current.as_ref());
-            let step = step::next(Utc::now(), wanted.as_ref(), self.record.as_ref(), &run);
+            let step = step::next(Timestamp::now(), wanted.as_ref(), self.record.as_ref(), &run);
             match step {
                 Step::Write(record) => self.write(record).await?,
                 Step::Abandon => self.context.fleet.abandon(&self.uid),
@@ -335,7 +334,7 @@ impl<'a> Pass<'a> {
             document: serde_json::to_value(spec).unwrap_or_default(),
             edit: Edit { stateless, ..edit },
             suspend: spec.suspend,
-            rollback_after: TimeDelta::microseconds(rollback_after.micros()),
+            rollback_after: SignedDuration::from_micros(rollback_after.micros()),
             restart: self.annotation(RESTART_ANNOTATION),
             rewind_to: self.annotation(REWIND_TO),
         })
@@ -457,9 +456,10 @@ impl<'a> Pass<'a> {
         let Some(ttl) = self.job.spec.ttl_after_finished else {
             return Ok(LOOK_AGAIN);
         };
-        let left = *at + TimeDelta::microseconds(ttl.micros()) - Utc::now();
-        if let Ok(left) = left.to_std() {
-            return Ok(left.min(LOOK_AGAIN).max(Duration::from_millis(100)));
+        let left = SignedDuration::from_micros(ttl.micros()) - Timestamp::now().duration_since(*at);
+        if left.is_positive() {
+            let left = left.unsigned_abs().min(LOOK_AGAIN);
+            return Ok(left.max(Duration::from_millis(100)));
         }
         let jobs: Api<StreamJob> = Api::namespaced(self.context.client.clone(), &self.namespace());
         let preconditions = Preconditions {
@@ -535,58 +535,26 @@ impl<'a> Pass<'a> {
         let data = children.document.data.as_ref();
         let pods = data.and_then(|data| data.get(build::PODS_KEY));
         self.kept = pods.and_then(|text| KeptPods::read(text));
-        self.tell(&record).await;
         self.record = Some(record);
         Ok(())
     }
 
-    /// The story of a job, for `kubectl describe`.
-    async fn tell(&self, record: &Record) {
-        let (kind, reason, note) = match (&self.record, &record.state) {
-            (None, State::Active) => (EventType::Normal, "Accepted", "the job is to run".to_owned()),
-            (_, State::Suspended { savepoint }) => {
-                let at = savepoint.as_deref().map(|name| format!(" with savepoint {name}"));
-                let note = format!("stopped{}", at.unwrap_or_default());
-                (EventType::Normal, "Suspended", note)
-            }
-            (_, State::Finished { .. }) => {
-                let note = "all input is read and all output is published".to_owned();
-                (EventType::Normal, "Finished", note)
-            }
-            (_, State::Failed { reason, .. }) => (EventType::Warning, "Failed", reason.clone()),
-            (Some(before), State::Active) if before.state != State::Active => {
-                (EventType::Normal, "Resumed", "the job is to run again".to_owned())
-            }
-            (Some(before), State::Active) => match (&before.previous, &record.previous, &record.refused) {
-                (_, _, Some(refused)) if before.refused.as_ref() != Some(refused) => {
-                    let note = format!("back to generation {}: {}", record.generation, refused.reason);
-                    (EventType::Warning, "RolledBack", note)
-                }
-                (None, Some(_), _) => {
-                    let note = format!("to generation {}", record.generation);
-                    (EventType::Normal, "Upgrading", note)
-                }
-                (Some(_), None, _) => {
-                    let note = format!("generation {} runs", record.generation);
-                    (EventType::Normal, "Upgraded", note)
-                }
-                _ => return,
-            },
-        };
-        self.event(kind, reason, &note).await;
-    }
-
     /// Best effort: an event that is not taken is no reason to do less.
-    async fn event(&self, type_: EventType, reason: &str, note: &str) {
+    async fn tell(&self, event: events::Event) {
+        let reason = event.reason;
         let event = Event {
-            type_,
+            type_: match event.severity {
+                events::Severity::Normal => EventType::Normal,
+                events::Severity::Warning => EventType::Warning,
+            },
             reason: reason.to_owned(),
-            note: Some(note.chars().take(1_000).collect()),
-            action: "Reconcile".to_owned(),
+            note: Some(event.note),
+            action: event.action.to_owned(),
             secondary: None,
         };
-        let published = self.context.recorder.publish(&event, &self.job.object_ref(&()));
-        if let Err(error) = published.await {
+        let regarding = self.job.object_ref(&());
+        let published = self.context.recorder.publish(&event, &regarding).await;
+        if let Err(error) = published {
             tracing::debug!(%error, reason, "event not taken");
         }
     }
@@ -636,8 +604,9 @@ impl<'a> Pass<'a> {
         let set = set.map_err(api("apply the StatefulSet"))?;
         let generation_now = set.metadata.generation.unwrap_or_default();
         if drifted && generation != Some(generation_now) {
-            let note = "somebody changed the StatefulSet; it was set back to what the job says";
-            self.event(EventType::Warning, "ChangeReverted", note).await;
+            let name = set.name_any();
+            let repaired = events::drift_repaired("StatefulSet", &name, None, &["spec".to_owned()]);
+            self.tell(repaired).await;
         }
         self.memory.applied = Some((hash, generation_now, Instant::now()));
         self.look_at_pods(Some(&set), &current).await
@@ -661,8 +630,7 @@ impl<'a> Pass<'a> {
                     Err(error) if !is_gone(&error) => return Err(api("delete a stuck pod")(error)),
                     _ => {}
                 }
-                let note = format!("pod {} of an older revision could not start: {}", sick.name, sick.reason);
-                self.event(EventType::Normal, "StuckPodDeleted", &note).await;
+                self.tell(events::stuck_pod_deleted(&sick.name, &sick.reason)).await;
                 continue;
             }
             let trouble = if sick.out_of_memory { Trouble::OutOfMemory } else { Trouble::PodsStuck };
@@ -743,6 +711,9 @@ impl<'a> Pass<'a> {
         let written = jobs.patch_status(&self.job.name_any(), &params, &Patch::Apply(&patch)).await;
         written.map_err(api("write the status"))?;
         self.memory.reported = Some(Instant::now());
+        for event in events::of_transition(self.job.status.as_ref(), &new) {
+            self.tell(event).await;
+        }
         Ok(())
     }
 
