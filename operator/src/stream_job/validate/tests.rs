@@ -333,7 +333,7 @@ fn fields_of_a_pod_that_are_the_operators_are_refused() {
         ),
         (
             container(
-                json!({"volumeMounts": [{"name": "x", "mountPath": "/etc/streamforge/tls/"}]}),
+                json!({"volumeMounts": [{"name": "x", "mountPath": "/etc//./streamforge/tls/"}]}),
             ),
             "spec.containers[0].volumeMounts[0].mountPath",
         ),
