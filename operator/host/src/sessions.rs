@@ -142,6 +142,7 @@ pub struct Sessions {
 
 #[derive(Debug)]
 enum At {
+    #[expect(dead_code, reason = "held so that it serves")]
     Own(Served),
     Shared(Place),
 }

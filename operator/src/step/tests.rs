@@ -120,7 +120,7 @@ fn ended(how: Ended) -> Run {
 }
 
 /// What is wanted, compared with what is on record as the operator compares it.
-fn wish(generation: i64, document: &Value) -> impl Fn(Option<&Record>) -> Option<Wanted> + use<> {
+fn wish(generation: i64, document: &Value) -> Wish {
     wish_with(generation, document, |_| {})
 }
 
@@ -128,7 +128,7 @@ fn wish_with(
     generation: i64,
     document: &Value,
     change: impl Fn(&mut Wanted) + 'static,
-) -> impl Fn(Option<&Record>) -> Option<Wanted> + use<> {
+) -> Wish {
     let document = document.clone();
     Box::new(move |record: Option<&Record>| {
         let before = record.map(|record| &record.document);
@@ -164,13 +164,13 @@ type Wish = Box<dyn Fn(Option<&Record>) -> Option<Wanted>>;
 fn play(life: &[Wish], begin: &World) -> World {
     let mut undisturbed = begin.clone();
     for wish in life {
-        undisturbed.settle(wish, &mut None);
+        undisturbed.settle(&**wish, &mut None);
     }
     for dies_at in 0..LIMIT {
         let mut world = begin.clone();
         let mut dies = Some(dies_at);
         for wish in life {
-            world.settle(wish, &mut dies);
+            world.settle(&**wish, &mut dies);
         }
         assert_eq!(world.record, undisturbed.record, "killed behind {dies_at}");
         assert_eq!(world.run, undisturbed.run, "killed behind {dies_at}");
@@ -186,7 +186,7 @@ fn state(world: &World) -> &State {
 #[test]
 fn new_job_is_written_down_and_started() {
     let one = document("a", 1);
-    let end = play(&[Box::new(wish(1, &one))], &World::new());
+    let end = play(&[wish(1, &one)], &World::new());
 
     assert_eq!(end.record, Some(Record::new("uid-1", one.clone(), 1)));
     assert_eq!(end.runs, Some(one));
@@ -196,7 +196,7 @@ fn new_job_is_written_down_and_started() {
 fn suspended_job_has_a_savepoint_and_goes_on_when_it_is_resumed() {
     let one = document("a", 1);
     let stop = || wish_with(2, &document("a", 1), |wanted| wanted.suspend = true);
-    let end = play(&[Box::new(wish(1, &one)), Box::new(stop())], &World::new());
+    let end = play(&[wish(1, &one), stop()], &World::new());
 
     let savepoint = Some("suspend-2".to_owned());
     assert_eq!(*state(&end), State::Suspended { savepoint });
@@ -205,9 +205,9 @@ fn suspended_job_has_a_savepoint_and_goes_on_when_it_is_resumed() {
     // Edited while it is suspended: taken as it is.
     let two = document("b", 1);
     let life: Vec<Wish> = vec![
-        Box::new(wish(1, &one)),
-        Box::new(stop()),
-        Box::new(wish(3, &two)),
+        wish(1, &one),
+        stop(),
+        wish(3, &two),
     ];
     let end = play(&life, &World::new());
     assert_eq!(*state(&end), State::Active);
@@ -217,8 +217,8 @@ fn suspended_job_has_a_savepoint_and_goes_on_when_it_is_resumed() {
 #[test]
 fn another_plan_is_an_upgrade_with_a_savepoint() {
     let life: Vec<Wish> = vec![
-        Box::new(wish(1, &document("a", 1))),
-        Box::new(wish(2, &document("b", 1))),
+        wish(1, &document("a", 1)),
+        wish(2, &document("b", 1)),
     ];
     let end = play(&life, &World::new());
 
@@ -233,8 +233,8 @@ fn upgrade_that_fails_is_rolled_back_and_not_tried_again_until_it_is_edited() {
     let mut world = World::new();
     world.broken.push(document("bad", 1));
     let life: Vec<Wish> = vec![
-        Box::new(wish(1, &document("a", 1))),
-        Box::new(wish(2, &document("bad", 1))),
+        wish(1, &document("a", 1)),
+        wish(2, &document("bad", 1)),
     ];
     let end = play(&life, &world);
 
@@ -245,7 +245,7 @@ fn upgrade_that_fails_is_rolled_back_and_not_tried_again_until_it_is_edited() {
     assert_eq!(end.runs, Some(document("a", 1)));
 
     let mut again = life;
-    again.push(Box::new(wish(3, &document("c", 1))));
+    again.push(wish(3, &document("c", 1)));
     let end = play(&again, &world);
     assert_eq!(end.runs, Some(document("c", 1)));
     assert_eq!(end.record.expect("there is one").refused, None);
@@ -254,10 +254,10 @@ fn upgrade_that_fails_is_rolled_back_and_not_tried_again_until_it_is_edited() {
 #[test]
 fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
     let mut world = World::new();
-    world.settle(&wish(1, &document("a", 1)), &mut None);
+    world.settle(&*wish(1, &document("a", 1)), &mut None);
     let upgrade = wish(2, &document("b", 1));
     while world.runs != Some(document("b", 1)) {
-        world.pass(&upgrade);
+        world.pass(&*upgrade);
     }
     let starting = Run::Alive(Alive {
         is_current: true,
@@ -266,10 +266,10 @@ fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
         completed_n: 0,
     });
     world.run = starting;
-    assert!(!world.pass(&upgrade), "it has time");
+    assert!(!world.pass(&*upgrade), "it has time");
 
     world.now += SignedDuration::from_mins(6);
-    world.settle(&upgrade, &mut None);
+    world.settle(&*upgrade, &mut None);
 
     assert_eq!(world.runs, Some(document("a", 1)));
 }
@@ -277,12 +277,12 @@ fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
 #[test]
 fn other_parallelism_is_an_order_and_no_restart() {
     let life: Vec<Wish> = vec![
-        Box::new(wish(1, &document("a", 1))),
-        Box::new(wish(2, &document("a", 3))),
+        wish(1, &document("a", 1)),
+        wish(2, &document("a", 3)),
     ];
     let mut world = World::new();
     for wish in &life {
-        world.settle(wish, &mut None);
+        world.settle(&**wish, &mut None);
     }
 
     assert_eq!(world.parallelism, 3);
@@ -294,9 +294,9 @@ fn other_parallelism_is_an_order_and_no_restart() {
 fn finished_job_stays_finished_and_its_coordinator_ends() {
     let one = document("a", 1);
     let mut world = World::new();
-    world.settle(&wish(1, &one), &mut None);
+    world.settle(&*wish(1, &one), &mut None);
     world.run = ended(Ended::Finished);
-    let end = play(&[Box::new(wish(1, &one)), Box::new(wish(2, &document("b", 2)))], &world);
+    let end = play(&[wish(1, &one), wish(2, &document("b", 2))], &world);
 
     let finished = World { run: ended(Ended::Finished), ..world };
     assert_eq!(*state(&end), State::Finished { at: finished.now });
@@ -308,18 +308,18 @@ fn failed_job_waits_for_an_edit_or_an_order_to_restart() {
     let bad = document("bad", 1);
     let mut world = World::new();
     world.broken.push(bad.clone());
-    let end = play(&[Box::new(wish(1, &bad))], &world);
+    let end = play(&[wish(1, &bad)], &world);
     assert!(matches!(state(&end), State::Failed { reason, .. } if reason == "a poison row"));
     assert_eq!(end.run, Run::None);
 
     let mut mended = end.clone();
     mended.broken.clear();
     let restart = wish_with(1, &bad, |wanted| wanted.restart = Some("now".to_owned()));
-    mended.settle(&restart, &mut None);
+    mended.settle(&*restart, &mut None);
     assert_eq!((state(&mended), &mended.runs), (&State::Active, &Some(bad)));
 
     let mut edited = end;
-    edited.settle(&wish(2, &document("a", 1)), &mut None);
+    edited.settle(&*wish(2, &document("a", 1)), &mut None);
     assert_eq!(edited.runs, Some(document("a", 1)));
 }
 
@@ -327,7 +327,7 @@ fn failed_job_waits_for_an_edit_or_an_order_to_restart() {
 fn invalid_edit_leaves_what_runs_alone() {
     let one = document("a", 1);
     let mut world = World::new();
-    world.settle(&wish(1, &one), &mut None);
+    world.settle(&*wish(1, &one), &mut None);
 
     assert!(!world.pass(&|_| None));
 
@@ -341,10 +341,10 @@ fn invalid_edit_leaves_what_runs_alone() {
 fn store_that_was_away_is_no_end_of_a_job() {
     let one = document("a", 1);
     let mut world = World::new();
-    world.settle(&wish(1, &one), &mut None);
+    world.settle(&*wish(1, &one), &mut None);
     world.run = ended(Ended::Broken("the store does not answer".to_owned()));
 
-    world.settle(&wish(1, &one), &mut None);
+    world.settle(&*wish(1, &one), &mut None);
 
     assert!(matches!(world.run, Run::Alive(_)));
 }
@@ -354,14 +354,14 @@ fn order_to_rewind_is_done_once() {
     let one = document("a", 1);
     let rewind = || wish_with(1, &document("a", 1), |wanted| wanted.rewind_to = Some("7".to_owned()));
     let mut world = World::new();
-    world.settle(&wish(1, &one), &mut None);
+    world.settle(&*wish(1, &one), &mut None);
 
-    assert!(world.pass(&rewind()));
+    assert!(world.pass(&*rewind()));
     let record = world.record.as_ref().expect("there is one");
     assert_eq!(record.rewind.as_deref(), Some("7"));
-    world.settle(&rewind(), &mut None);
+    world.settle(&*rewind(), &mut None);
 
     let record = world.record.as_ref().expect("there is one");
     assert_eq!((record.rewind.as_deref(), record.done.rewind_to.as_deref()), (None, Some("7")));
-    assert!(!world.pass(&rewind()));
+    assert!(!world.pass(&*rewind()));
 }

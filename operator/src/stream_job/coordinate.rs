@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kube::{Api, ResourceExt as _};
+use kube::Api;
 use streamforge_core::ids::{CheckpointId, JobId};
 use streamforge_core::manifest::HEAD_KEY;
 use streamforge_core::s3::S3Place;

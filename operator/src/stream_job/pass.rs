@@ -17,7 +17,7 @@ use serde_json::json;
 use streamforge_crds::v1alpha1::{
     OnDelete, StreamJob, StreamJobSpec, TaskManagerCount, UpgradeMode,
 };
-use streamforge_host::{Ask, Outcome, Phase as Doing};
+use streamforge_host::{Ask, Phase as Doing};
 use tokio::sync::oneshot;
 
 use super::build::{self, Deployed, KeptPods};

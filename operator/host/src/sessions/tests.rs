@@ -180,7 +180,7 @@ async fn version_that_is_not_spoken_here_is_refused_and_named() {
         panic!("not refused");
     };
     assert!(!refused.again);
-    assert!(refused.reason.contains("3 to 4"), "{}", refused.reason);
+    assert!(refused.reason.contains("4 to 5"), "{}", refused.reason);
     assert_eq!(client.hear().await, None, "and that was all");
 }
 
