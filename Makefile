@@ -40,7 +40,7 @@ KILLS ?= 200
 # name are used instead, and those that ran before are left alone.
 WITH_SERVICES := e2e/services/with kafka s3 --
 
-.PHONY: services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
+.PHONY: images charts e2e cluster-up cluster-down services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
   process kills kills-kafka network plant plant-protocol fuzz-short flights demo demo-kafka bench bench-kafka limits micro clean
 
 help: ## this list
@@ -56,19 +56,21 @@ build: ## the binaries: target/release/streamforge and xtask
 check: ## format, lints, tidy, arrows, generated files
 	@scripts/setup build
 	cargo fmt --all --check
-	cargo clippy --locked --release --workspace --all-targets -- -D warnings
+	cargo clippy --locked --release --workspace --all-targets --features streamforge-e2e-cluster/cluster -- -D warnings
 	$(BUILD)
 	$(XTASK) tidy
 	$(XTASK) arrows
 	$(XTASK) crdgen --check
 	$(XTASK) docgen --check
+	$(XTASK) chartgen --check
 
 tidy arrows: build ## headers, lengths, links; who may import whom
 	$(XTASK) $@
 
-generate: build ## write crds/generated and the generated pages of docs/
+generate: build ## write crds/generated, the generated pages of docs/ and parts of charts/
 	$(XTASK) crdgen
 	$(XTASK) docgen
+	$(XTASK) chartgen
 
 deny: ## licences and sources of the dependencies (cargo-deny)
 	@scripts/setup deny
@@ -81,6 +83,23 @@ alone: ## each crate builds without the features its neighbours switch on
 
 test: setup check build ## everything that CI checks, with a real Kafka and a real S3 server
 	export SEEDS=$(SEEDS); $(WITH_SERVICES) bash -euo pipefail -c '$(call cargo_test,)'
+
+images: build ## container images as OCI archives: target/images; TAG=0.1.0, REGISTRY=localhost
+	scripts/images $(if $(TAG),--tag $(TAG)) $(if $(REGISTRY),--registry $(REGISTRY))
+
+charts: ## helm lint, schema, promtool on alerts and dashboard, actionlint on the workflows
+	scripts/charts
+
+e2e: setup images ## install, first job, kills in a real Kubernetes: kind, or processes on this machine (root)
+	e2e/cluster/with --nodes 2 -- bash -euo pipefail -c \
+	  'scripts/charts --server; $(call cargo_test,--features streamforge-e2e-cluster/cluster --test-threads 1 -E "package(streamforge-e2e-cluster)")'
+
+cluster-up: ## start that Kubernetes and leave it running; prints what to export
+	@e2e/cluster/local/cluster up
+
+cluster-down: ## stop it and remove its data
+	@e2e/cluster/services down --wipe
+	@e2e/cluster/local/cluster down --wipe
 
 services: ## start Kafka and an S3 server on 127.0.0.1 and leave them running
 	@e2e/services/kafka up

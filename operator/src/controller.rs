@@ -4,6 +4,7 @@
 //! [`crate::stream_job`]. Start at: [`run`].
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client};
+use serde::de::DeserializeOwned;
 use streamforge_crds::v1alpha1::{Savepoint, StreamJob};
 use tokio::sync::mpsc;
 
@@ -124,19 +126,25 @@ impl Context {
 /// # Errors
 /// When it does not, or this operator may not list them.
 pub async fn check_definitions(client: &Client) -> Result<()> {
-    let one = ListParams::default().limit(1);
-    let jobs: Api<StreamJob> = Api::all(client.clone());
-    let listed = jobs.list(&one).await;
-    match listed {
-        Ok(_) => {}
+    check_definition::<StreamJob>(client).await?;
+    check_definition::<Savepoint>(client).await
+}
+
+async fn check_definition<K>(client: &Client) -> Result<()>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let kind = K::kind(&());
+    let all: Api<K> = Api::all(client.clone());
+    match all.list_metadata(&ListParams::default().limit(1)).await {
+        Ok(_) => Ok(()),
         // Namespaced rights: the watches will tell.
-        Err(kube::Error::Api(status)) if status.code == 403 => {}
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            bail!("the cluster does not know StreamJobs: install the chart streamforge-crds first")
+            bail!("the cluster does not know the kind {kind}: install the chart streamforge-crds first")
         }
-        Err(error) => return Err(error).context("list StreamJobs"),
+        Err(error) => Err(error).with_context(|| format!("list objects of kind {kind}")),
     }
-    Ok(())
 }
 
 /// Watches and passes, until the process ends.

@@ -113,7 +113,9 @@ impl Fleet {
         self.abandon(&uid);
         let sessions = self.listener.open(&uid, terms);
         let orders = sessions.orders();
-        let mut handle = streamforge_host::start(config, store, sessions);
+        let namespace = job.namespace.as_deref().unwrap_or_default();
+        let span = tracing::info_span!("job", namespace, job = job.name);
+        let mut handle = span.in_scope(|| streamforge_host::start(config, store, sessions));
         let (outcome_in, outcome) = watch::channel(None);
         let (_, closed) = mpsc::channel(1);
         let reports = std::mem::replace(&mut handle.reports, closed);

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .json()
+        .flatten_event(true)
+        .with_span_list(false)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();

@@ -97,6 +97,8 @@ const OURS: &[(&str, &[&str])] = &[
         "e2e-kafka",
         &["core", "engine", "store", "connectors", "process"],
     ),
+    // Sees the cluster by kubectl, as a user does.
+    ("e2e-cluster", &["process"]),
     // Generates files from the types and the list of functions.
     ("xtask", &["crds", "plan"]),
 ];

@@ -35,7 +35,8 @@ pub fn docs(root: &Path, mode: Mode) -> Result<()> {
     )
 }
 
-fn put(root: &Path, path: &str, text: &str, mode: Mode) -> Result<()> {
+/// Writes the file, or fails when it differs.
+pub fn put(root: &Path, path: &str, text: &str, mode: Mode) -> Result<()> {
     let full = root.join(path);
     match mode {
         Mode::Write => {

@@ -2,9 +2,10 @@
 //!
 //! Owns: the rules that are not a compiler or clippy lint (file headers, lengths, banned marks,
 //! who may import whom) and the files that are generated from code. Never part of the product.
-//! Start at: [`tidy::check`], [`arrows::check`], [`generate`].
+//! Start at: [`tidy::check`], [`arrows::check`], [`generate`], [`charts::generate`].
 
 mod arrows;
+mod charts;
 mod generate;
 mod repo;
 mod tidy;
@@ -39,6 +40,12 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Writes the generated parts of charts/; run it after crdgen.
+    Chartgen {
+        /// Only compare; fail when a file differs from its source.
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -58,6 +65,7 @@ fn run(command: Command) -> Result<()> {
         Command::Arrows => arrows::check(&root),
         Command::Crdgen { check } => generate::crds(&root, mode(check)),
         Command::Docgen { check } => generate::docs(&root, mode(check)),
+        Command::Chartgen { check } => charts::generate(&root, mode(check)),
     }
 }
 

@@ -17,6 +17,7 @@ use streamforge_store::ObjectStore;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::clock::{self, Clock};
 use crate::control::Ask;
@@ -168,7 +169,8 @@ pub fn start(
         status: status_in,
         reports: reports_in,
     };
-    let outcome = tokio::task::spawn(host.run(stop_out));
+    // Whoever hosts several jobs says in a span which one this is.
+    let outcome = tokio::task::spawn(host.run(stop_out).in_current_span());
     JobHandle {
         status,
         reports,

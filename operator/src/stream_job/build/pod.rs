@@ -27,7 +27,7 @@ use crate::stream_job::validate::{Desired, PodSettings, RESTART_ANNOTATION};
 pub const CONTAINER: &str = "task-manager";
 
 /// Variables of it that are ours.
-pub const OWN_ENV: [&str; 2] = ["POD_NAME", "POD_IP"];
+pub const OWN_ENV: [&str; 3] = ["POD_NAME", "POD_IP", "TMPDIR"];
 
 /// Ports of it.
 pub const OWN_PORTS: [(&str, i32); 2] = [("exchange", EXCHANGE_PORT), ("metrics", METRICS_PORT)];
@@ -37,12 +37,13 @@ pub const OWN_MOUNTS: [&str; 2] = ["/etc/streamforge", "/var/lib/streamforge"];
 
 const TLS: &str = "/etc/streamforge/tls";
 const SECRETS: &str = "/etc/streamforge/secrets";
+const DATA: &str = "/var/lib/streamforge";
 const COPIES: &str = "/var/lib/streamforge/copies";
 
 const TLS_VOLUME: &str = "streamforge-tls";
 const SECRET_VOLUME: &str = "streamforge-secret-";
 
-/// The volume for copies of state; a template may put another kind of volume in its place.
+/// The volume for copies of state and for what waits to be uploaded; a template may put another kind of volume in its place.
 pub const COPIES_VOLUME: &str = "streamforge-copies";
 
 /// The user that our images run as.
@@ -249,10 +250,16 @@ fn env(level: LogLevel) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
     };
-    let [name, ip] = OWN_ENV;
+    let [name, ip, tmp] = OWN_ENV;
     vec![
         from_field(name, "metadata.name"),
         from_field(ip, "status.podIP"),
+        // What is too large for memory while it waits to be uploaded; the root is read-only.
+        EnvVar {
+            name: tmp.to_owned(),
+            value: Some(DATA.to_owned()),
+            value_from: None,
+        },
         EnvVar {
             name: "RUST_LOG".to_owned(),
             value: Some(log_filter(level).to_owned()),
@@ -334,7 +341,7 @@ fn mounts(desired: &Desired) -> Vec<VolumeMount> {
         ..VolumeMount::default()
     };
     let tls = mount(TLS_VOLUME, TLS.to_owned(), Some(true));
-    let copies = mount(COPIES_VOLUME, COPIES.to_owned(), None);
+    let copies = mount(COPIES_VOLUME, DATA.to_owned(), None);
     let secrets = desired.secrets().iter().map(|secret| {
         let path = format!("{SECRETS}/{secret}");
         mount(&secret_volume(secret), path, Some(true))

@@ -1,0 +1,126 @@
+//! Jobs whose result can be computed again.
+//!
+//! Owns: their documents, in the cluster's words and in this machine's (services have other addresses
+//! here), and the comparison of a result with the oracle.
+
+use streamforge_process::Workspace;
+
+use crate::kubectl::{apply, eventually};
+use crate::namespace::{KEYS, Namespace, variable};
+
+/// Waits until the job has finished, and compares its result with the oracle's: `streamforge verify` with
+/// the document that was applied.
+pub fn finish(namespace: &Namespace, job: &str, document: &str, limit_s: u64) {
+    eventually("the job finishes", limit_s, || {
+        let phase = namespace.phase(job);
+        assert_ne!(phase, "Failed", "{:#}", namespace.status(job));
+        (phase == "Finished").then_some(())
+    });
+    let here = workspace(document);
+    here.verify();
+}
+
+/// A workspace on this machine with a document of the cluster: the services have other addresses here.
+pub fn workspace(document: &str) -> Workspace {
+    let mut document = document.to_owned();
+    for (there, here) in [
+        ("POD_S3_ENDPOINT", "S3_ENDPOINT"),
+        ("POD_KAFKA_BOOTSTRAP", "KAFKA_BOOTSTRAP"),
+    ] {
+        if std::env::var_os(there).is_some() {
+            document = document.replace(&variable(there), &variable(here));
+        }
+    }
+    let workspace = Workspace::new(&document).at(&["--secrets", "secrets"]);
+    for (key, name) in [
+        ("accessKeyId", "AWS_ACCESS_KEY_ID"),
+        ("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
+    ] {
+        workspace.write(&format!("secrets/{KEYS}/{key}"), variable(name));
+    }
+    workspace
+}
+
+/// The `s3:` block of a document.
+pub fn s3_settings() -> String {
+    let endpoint = variable("POD_S3_ENDPOINT");
+    format!("{{endpoint: \"{endpoint}\", region: us-east-1, credentialsSecret: {{name: {KEYS}}}}}")
+}
+
+/// A folder of the bucket that belongs to this namespace.
+pub fn bucket_folder(namespace: &Namespace) -> String {
+    format!("s3://{}/{}", variable("S3_BUCKET"), namespace.name())
+}
+
+/// Windows over generated clicks, into the bucket.
+pub struct ClicksJob<'a> {
+    /// Where it runs.
+    pub namespace: &'a Namespace,
+    /// Its name.
+    pub name: &'a str,
+    /// How many rows; none for a job without an end.
+    pub rows: Option<u64>,
+    /// Rows per second.
+    pub rate: u64,
+    /// Subtasks.
+    pub parallelism: u32,
+    /// Subtasks per pod.
+    pub slots: u32,
+    /// More of `spec`, with its indentation of two.
+    pub more: &'a str,
+}
+
+impl ClicksJob<'_> {
+    /// Applies it.
+    pub fn apply(&self) {
+        apply(self.namespace.name(), &self.document()).expect("the document is taken");
+    }
+
+    /// Waits for the end, and compares the result with what a batch over all rows gives.
+    pub fn finish(&self, limit_s: u64) {
+        finish(self.namespace, self.name, &self.document(), limit_s);
+    }
+
+    /// What is applied.
+    pub fn document(&self) -> String {
+        let Self {
+            name,
+            rate,
+            parallelism,
+            slots,
+            more,
+            ..
+        } = self;
+        let rows = self
+            .rows
+            .map_or_else(String::new, |n| format!("rows: {n}, "));
+        let folder = format!("{}/{name}", bucket_folder(self.namespace));
+        let s3 = s3_settings();
+        format!(
+            r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: {name}}}
+spec:
+  parallelism: {parallelism}
+  sources:
+    - name: clicks
+      generator: {{clicks: {{{rows}users: 500, skew: 1.1, outOfOrderness: 3s, lateFraction: 0.01, badFraction: 0.001, seed: 7}}}}
+      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
+      rateLimit: {{rowsPerSecond: {rate}}}
+  transforms:
+    - name: per_user
+      from: clicks
+      aggregate:
+        groupBy: [user_id]
+        window: {{tumbling: {{size: 1s}}}}
+        select: ["count(*) AS clicks", "sum(amount) AS spend"]
+  sinks:
+    - {{name: results, from: per_user, file: {{path: "{folder}/results/", s3: {s3}}}, format: {{json: {{}}}}}}
+    - {{name: late, from: per_user.late, file: {{path: "{folder}/late/", s3: {s3}}}, format: {{json: {{}}}}}}
+  checkpoint: {{interval: 500ms, storage: {{uri: "{folder}/store", s3: {s3}}}}}
+  taskManager: {{slots: {slots}}}
+{more}"#
+        )
+    }
+}

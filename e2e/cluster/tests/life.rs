@@ -1,0 +1,127 @@
+//! What a user does with a running job: scale, suspend, resume, an invalid edit, delete.
+
+use serde_json::Value;
+use streamforge_e2e_cluster::{ClicksJob, Namespace, apply, eventually};
+
+fn endless<'a>(namespace: &'a Namespace, parallelism: u32, more: &'a str) -> ClicksJob<'a> {
+    ClicksJob {
+        namespace,
+        name: "clicks",
+        rows: None,
+        rate: 2_000,
+        parallelism,
+        slots: 2,
+        more,
+    }
+}
+
+fn wait_for_phase(namespace: &Namespace, phase: &str) {
+    eventually(&format!("phase {phase}"), 90, || {
+        (namespace.phase("clicks") == phase).then_some(())
+    });
+}
+
+fn checkpoint(namespace: &Namespace) -> u64 {
+    let job = namespace.job("clicks").expect("the job is there");
+    job["status"]["checkpoint"]["lastCompleted"]["id"]
+        .as_u64()
+        .unwrap_or_default()
+}
+
+fn wait_for_later_checkpoint(namespace: &Namespace) {
+    let seen = checkpoint(namespace);
+    eventually("a later checkpoint", 60, || {
+        (checkpoint(namespace) > seen).then_some(())
+    });
+}
+
+#[test]
+fn job_scales_by_kubectl_scale() {
+    let namespace = Namespace::create("scale");
+    endless(&namespace, 2, "").apply();
+    wait_for_phase(&namespace, "Running");
+
+    namespace.kubectl(&["scale", "streamjob/clicks", "--replicas=4"]);
+
+    eventually("two pods", 90, || {
+        (namespace.pods().len() == 2).then_some(())
+    });
+    eventually("four subtasks", 90, || {
+        (namespace.job("clicks")?["status"]["parallelism"] == 4).then_some(())
+    });
+    wait_for_later_checkpoint(&namespace);
+}
+
+#[test]
+fn suspended_job_has_no_pods_and_goes_on_where_it_was() {
+    let namespace = Namespace::create("suspend");
+    endless(&namespace, 2, "").apply();
+    wait_for_phase(&namespace, "Running");
+    wait_for_later_checkpoint(&namespace);
+
+    let before = checkpoint(&namespace);
+    namespace.kubectl(&[
+        "patch",
+        "streamjob/clicks",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"suspend":true}}"#,
+    ]);
+    wait_for_phase(&namespace, "Suspended");
+    eventually("no pods", 60, || namespace.pods().is_empty().then_some(()));
+    namespace.kubectl(&[
+        "patch",
+        "streamjob/clicks",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"suspend":false}}"#,
+    ]);
+    wait_for_phase(&namespace, "Running");
+
+    wait_for_later_checkpoint(&namespace);
+    assert!(checkpoint(&namespace) > before, "it began anew");
+}
+
+#[test]
+fn invalid_edit_is_said_and_the_last_valid_spec_runs_on() {
+    let namespace = Namespace::create("invalid");
+    endless(&namespace, 2, "").apply();
+    wait_for_phase(&namespace, "Running");
+    let pods = namespace.pod_uids();
+
+    let wrong = endless(&namespace, 2, "")
+        .document()
+        .replace("sum(amount)", "sum(amuont)");
+    // A webhook may refuse it at once; without one the condition says it.
+    if apply(namespace.name(), &wrong).is_ok() {
+        let valid = eventually("Valid=False", 60, || {
+            let job = namespace.job("clicks")?;
+            let conditions: &Vec<Value> = job["status"]["conditions"].as_array()?;
+            let valid = conditions.iter().find(|one| one["type"] == "Valid")?;
+            (valid["status"] == "False").then(|| valid.clone())
+        });
+        let message = valid["message"].as_str().unwrap_or_default();
+        assert!(
+            message.contains("amuont") && message.contains("amount"),
+            "{message}"
+        );
+    }
+    wait_for_later_checkpoint(&namespace);
+    assert_eq!(namespace.pod_uids(), pods, "a pod was replaced");
+}
+
+#[test]
+fn deleted_job_leaves_nothing_behind() {
+    let namespace = Namespace::create("delete");
+    endless(&namespace, 2, "").apply();
+    wait_for_phase(&namespace, "Running");
+
+    namespace.kubectl(&["delete", "streamjob/clicks", "--timeout=60s"]);
+
+    eventually("no children", 60, || {
+        let kinds = "statefulset,service,poddisruptionbudget,networkpolicy,configmap,secret,serviceaccount,pod";
+        let label = "app.kubernetes.io/managed-by=streamforge-operator";
+        let left = namespace.kubectl(&["get", kinds, "-l", label, "-o", "name"]);
+        left.trim().is_empty().then_some(())
+    });
+}

@@ -1,0 +1,77 @@
+//! Pods and operators die; the result does not change.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use streamforge_e2e_cluster::{ClicksJob, Namespace, eventually, kubectl, operator_namespace};
+use streamforge_process::Random;
+
+/// Kills of one test.
+const KILLS: u64 = 5;
+
+fn running(namespace: &Namespace) -> ClicksJob<'_> {
+    let job = ClicksJob {
+        namespace,
+        name: "clicks",
+        rows: Some(900_000),
+        rate: 20_000,
+        parallelism: 4,
+        slots: 2,
+        more: "",
+    };
+    job.apply();
+    eventually("the job runs", 90, || {
+        (namespace.phase("clicks") == "Running").then_some(())
+    });
+    job
+}
+
+#[test]
+fn killed_pods_do_not_change_the_result() {
+    let namespace = Namespace::create("kill-pod");
+    let job = running(&namespace);
+    let mut random = Random::seeded(5);
+
+    for _ in 0..KILLS {
+        // Not to wait for anything: a kill may come at any moment.
+        sleep(Duration::from_millis(2_000 + random.below(3_000)));
+        let pod = format!("clicks-tm-{}", random.below(2));
+        kubectl(&[
+            "-n",
+            namespace.name(),
+            "delete",
+            "pod",
+            &pod,
+            "--force",
+            "--grace-period=0",
+        ]);
+    }
+
+    job.finish(180);
+}
+
+#[test]
+fn dead_operators_restart_no_pod_and_do_not_change_the_result() {
+    let namespace = Namespace::create("kill-operator");
+    let job = running(&namespace);
+    let pods = namespace.pod_uids();
+    let operator = operator_namespace();
+    let mut random = Random::seeded(6);
+
+    for _ in 0..3 {
+        sleep(Duration::from_millis(3_000 + random.below(3_000)));
+        kubectl(&[
+            "-n",
+            &operator,
+            "delete",
+            "pod",
+            "-l",
+            "app.kubernetes.io/component=operator",
+            "--force",
+            "--grace-period=0",
+        ]);
+    }
+    assert_eq!(namespace.pod_uids(), pods, "a pod was replaced");
+
+    job.finish(180);
+}
