@@ -110,7 +110,7 @@ pub const VALUES: &[ReservedValue] = &[
 ];
 
 /// Fields that have a type but no implementation.
-pub const FIELDS: &[&str] = &["spec.sources[].file.s3", "spec.restoreFrom.savepoint"];
+pub const FIELDS: &[&str] = &["spec.sources[].file.s3"];
 
 /// Fields that are checked, but mean nothing outside a cluster.
 pub const CLUSTER_FIELDS: &[&str] = &[

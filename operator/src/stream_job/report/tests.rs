@@ -610,6 +610,18 @@ fn caught_up_is_what_there_is_to_read_is_read() {
         };
         assert_eq!(reason_of(&known, Kind::CaughtUp), wanted, "{lag:?}");
     }
+    let mut mixed = bounded(1_000);
+    mixed.read.insert(OperatorUid("endless".to_owned()), (5, 0));
+    let known_of_mixed = Known {
+        lag: None,
+        ..known(&desired, &mixed)
+    };
+    let measured = reason_of(&known_of_mixed, Kind::CaughtUp);
+    assert_eq!(
+        measured,
+        pair("Unknown", "NotMeasured"),
+        "one of two sources never ends"
+    );
     let coordinator = running();
     let finished = Known {
         phase: Phase::Finished,
