@@ -10,39 +10,85 @@ use clap::Parser;
 #[command(name = "streamforge-operator", version)]
 pub struct Args {
     /// Address to listen on for task managers
-    #[arg(long, env = "STREAMFORGE_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:7100")]
+    #[arg(
+        long,
+        env = "STREAMFORGE_LISTEN",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:7100"
+    )]
     pub listen: SocketAddr,
     /// Address to show /metrics, /livez and /readyz at
-    #[arg(long, env = "STREAMFORGE_METRICS_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:8080")]
+    #[arg(
+        long,
+        env = "STREAMFORGE_METRICS_LISTEN",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:8080"
+    )]
     pub metrics_listen: SocketAddr,
     /// Host name under which task managers reach this operator [default:
     /// streamforge-coordinator.<namespace>.svc]
     #[arg(long, env = "STREAMFORGE_SERVICE", value_name = "HOST")]
     pub service: Option<String>,
     /// Namespace that the operator runs in
-    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = "default")]
+    #[arg(
+        long,
+        env = "POD_NAMESPACE",
+        value_name = "NAME",
+        default_value = "default"
+    )]
     pub namespace: String,
     /// Name of this operator's pod
-    #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "streamforge-operator")]
+    #[arg(
+        long,
+        env = "POD_NAME",
+        value_name = "NAME",
+        default_value = "streamforge-operator"
+    )]
     pub pod_name: String,
     /// Namespaces whose jobs are run, with commas between; empty: all
-    #[arg(long, env = "STREAMFORGE_WATCH_NAMESPACES", value_name = "NAMES", value_delimiter = ',', default_value = "")]
+    #[arg(
+        long,
+        env = "STREAMFORGE_WATCH_NAMESPACES",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = ""
+    )]
     pub watch_namespaces: Vec<String>,
     /// Image of task managers for which a job names none
     #[arg(long, env = "STREAMFORGE_TASK_MANAGER_IMAGE", value_name = "IMAGE")]
     pub task_manager_image: String,
     /// Name of the Lease that one of several operators holds
-    #[arg(long, env = "STREAMFORGE_LEASE", value_name = "NAME", default_value = "streamforge-operator")]
+    #[arg(
+        long,
+        env = "STREAMFORGE_LEASE",
+        value_name = "NAME",
+        default_value = "streamforge-operator"
+    )]
     pub lease: String,
     /// Name of the Secret that keeps the operator's authority; it is made if it is not there
-    #[arg(long, env = "STREAMFORGE_CA_SECRET", value_name = "NAME", default_value = "streamforge-ca")]
+    #[arg(
+        long,
+        env = "STREAMFORGE_CA_SECRET",
+        value_name = "NAME",
+        default_value = "streamforge-ca"
+    )]
     pub ca_secret: String,
     /// Stores that jobs may use with the operator's own identity, as JSON:
     /// [{"uri": "s3://bucket/prefix", "namespaces": ["a"]}]
-    #[arg(long, env = "STREAMFORGE_SHARED_STORES", value_name = "JSON", default_value = "")]
+    #[arg(
+        long,
+        env = "STREAMFORGE_SHARED_STORES",
+        value_name = "JSON",
+        default_value = ""
+    )]
     pub shared_stores: String,
     /// Folder in memory for credentials of stores
-    #[arg(long, env = "STREAMFORGE_WORK_DIR", value_name = "DIR", default_value = "/run/streamforge")]
+    #[arg(
+        long,
+        env = "STREAMFORGE_WORK_DIR",
+        value_name = "DIR",
+        default_value = "/run/streamforge"
+    )]
     pub work_dir: PathBuf,
 }
 
@@ -51,7 +97,10 @@ impl Args {
     #[must_use]
     pub fn namespaces(&self) -> Vec<String> {
         let trimmed = self.watch_namespaces.iter().map(|name| name.trim());
-        let mut names: Vec<String> = trimmed.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let mut names: Vec<String> = trimmed
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect();
         names.sort();
         names.dedup();
         names

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::names::FIELD_MANAGER;
 use crate::savepoint;
 use crate::settings::Settings;
+use crate::stream_job::error;
 use crate::stream_job::pass::{self, Memory};
 
 /// Passes over different jobs at the same time.
@@ -141,7 +142,9 @@ where
         // Namespaced rights: the watches will tell.
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            bail!("the cluster does not know the kind {kind}: install the chart streamforge-crds first")
+            bail!(
+                "the cluster does not know the kind {kind}: install the chart streamforge-crds first"
+            )
         }
         Err(error) => Err(error).with_context(|| format!("list objects of kind {kind}")),
     }
@@ -206,16 +209,16 @@ async fn of_scope(context: Arc<Context>, namespace: Option<String>, woken: Woken
     futures::future::join(jobs, savepoints).await;
 }
 
-async fn reconcile(job: Arc<StreamJob>, context: Arc<Context>) -> Result<Action, pass::Error> {
+async fn reconcile(job: Arc<StreamJob>, context: Arc<Context>) -> Result<Action, error::Error> {
     context.metrics.on_begin();
     let began = Instant::now();
-    let passed = pass::over(&job, &context).await;
-    let failed = passed.as_ref().err().map(pass::Error::reason);
+    let passed = Box::pin(pass::over(&job, &context)).await;
+    let failed = passed.as_ref().err().map(error::Error::reason);
     context.metrics.on_pass(began.elapsed(), failed);
     passed
 }
 
-fn again(job: Arc<StreamJob>, error: &pass::Error, context: Arc<Context>) -> Action {
+fn again(job: Arc<StreamJob>, failed: &error::Error, context: Arc<Context>) -> Action {
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let mut memory = context.memory(&uid);
     memory.failed_n = memory.failed_n.saturating_add(1);
@@ -228,7 +231,7 @@ fn again(job: Arc<StreamJob>, error: &pass::Error, context: Arc<Context>) -> Act
         name,
         wait_ms = wait.as_millis(),
         "pass failed: {:#}",
-        pass::chain(error)
+        error::chain(failed)
     );
     context.remember(&uid, memory);
     Action::requeue(wait)

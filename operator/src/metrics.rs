@@ -35,17 +35,17 @@ impl Metrics {
                 &["result"],
             )?,
             errors: IntCounterVec::new(
-                opts("reconcile_errors_total", "Failed passes over a job, by reason."),
+                opts(
+                    "reconcile_errors_total",
+                    "Failed passes over a job, by reason.",
+                ),
                 &["reason"],
             )?,
             seconds: Histogram::with_opts(HistogramOpts::from(opts(
                 "reconcile_seconds",
                 "How long a pass over a job takes.",
             )))?,
-            queue_depth: IntGauge::with_opts(opts(
-                "queue_depth",
-                "Passes that are under way.",
-            ))?,
+            queue_depth: IntGauge::with_opts(opts("queue_depth", "Passes that are under way."))?,
             last_event_seconds: Gauge::with_opts(opts(
                 "last_event_seconds",
                 "Since the newest event of the API server's watches.",
@@ -87,14 +87,20 @@ impl Metrics {
 
     /// A watch brought something.
     pub fn on_event(&self) {
-        *self.last_event.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self
+            .last_event
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.last_event_seconds.set(0.0);
     }
 
     /// Since the newest event.
     #[must_use]
     pub fn since_event(&self) -> Duration {
-        let since = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = self
+            .last_event
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let since = since.elapsed();
         self.last_event_seconds.set(since.as_secs_f64());
         since

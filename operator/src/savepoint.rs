@@ -21,7 +21,7 @@ use streamforge_host::{Ask, SavepointState};
 use crate::apply::{STATUS_MANAGER, is_gone};
 use crate::controller::Context;
 use crate::stores::Opener;
-use crate::stream_job::pass::{Error, chain};
+use crate::stream_job::error::{Error, chain};
 use crate::stream_job::{conditions, coordinate, keep, validate};
 
 /// The finalizer of one whose copy goes with it.
@@ -57,7 +57,10 @@ pub async fn reconcile(resource: Arc<Savepoint>, context: Arc<Context>) -> Resul
     if resource.metadata.deletion_timestamp.is_some() {
         return pass.delete().await;
     }
-    let phase = resource.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = resource
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Completed" | "Failed")) {
         return Ok(Action::await_change());
     }
@@ -70,9 +73,28 @@ pub async fn reconcile(resource: Arc<Savepoint>, context: Arc<Context>) -> Resul
 
 /// After a pass that failed.
 pub fn again(resource: Arc<Savepoint>, error: &Error, _: Arc<Context>) -> Action {
-    let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
-    tracing::warn!(namespace, name, "pass over a savepoint failed: {}", chain(error));
+    let (namespace, name) = (
+        resource.namespace().unwrap_or_default(),
+        resource.name_any(),
+    );
+    tracing::warn!(
+        namespace,
+        name,
+        "pass over a savepoint failed: {}",
+        chain(error)
+    );
     Action::requeue(LOOK_AGAIN_LATER)
+}
+
+/// What it waits for at first.
+const WAITS: &str = "it waits for its checkpoint";
+
+fn in_phase(phase: &str, reason: String) -> SavepointStatus {
+    SavepointStatus {
+        phase: Some(phase.to_owned()),
+        reason: Some(reason),
+        ..SavepointStatus::default()
+    }
 }
 
 struct Pass<'a> {
@@ -102,11 +124,6 @@ impl Pass<'_> {
     }
 
     async fn take(&self) -> Result<Action, Error> {
-        let wait = |reason: String| SavepointStatus {
-            phase: Some("Pending".to_owned()),
-            reason: Some(reason),
-            ..SavepointStatus::default()
-        };
         let name = &self.resource.spec.job;
         let jobs: Api<StreamJob> = self.api();
         let job = jobs.get_opt(name).await;
@@ -116,48 +133,55 @@ impl Pass<'_> {
         })?;
         let Some(job) = job else {
             let reason = format!("there is no StreamJob {name} in this namespace");
-            return self.report(wait(reason), LOOK_AGAIN_LATER).await;
+            return self
+                .report(in_phase("Pending", reason), LOOK_AGAIN_LATER)
+                .await;
         };
         let uid = job.uid().unwrap_or_default();
         let Some(coordinator) = self.context.fleet.get(&uid) else {
             let reason = format!("StreamJob {name} does not run");
-            return self.report(wait(reason), LOOK_AGAIN_LATER).await;
+            return self
+                .report(in_phase("Pending", reason), LOOK_AGAIN_LATER)
+                .await;
         };
         let copy = self.copy_name();
-        let asked = coordinator.orders.ask(|answer| Ask::SavepointState(copy.clone(), answer));
-        let state = match asked.await {
-            Ok(Some(state)) => state,
+        let asked = coordinator
+            .orders
+            .ask(|answer| Ask::SavepointState(copy.clone(), answer));
+        match asked.await {
+            Ok(Some(state)) => self.on_state(&job, state).await,
             Ok(None) => {
-                let ordered = coordinator.orders.ask(|answer| Ask::Savepoint(copy, false, answer));
+                let ordered = coordinator
+                    .orders
+                    .ask(|answer| Ask::Savepoint(copy, false, answer));
                 let reason = match ordered.await {
-                    Ok(Ok(())) => "it waits for its checkpoint".to_owned(),
+                    Ok(Ok(())) => WAITS.to_owned(),
                     Ok(Err(reason)) => reason,
                     Err(over) => over.to_string(),
                 };
-                return self.report(wait(reason), LOOK_AGAIN).await;
+                self.report(in_phase("Pending", reason), LOOK_AGAIN).await
             }
-            Err(over) => return self.report(wait(over.to_string()), LOOK_AGAIN_LATER).await,
-        };
+            Err(over) => {
+                let status = in_phase("Pending", over.to_string());
+                self.report(status, LOOK_AGAIN_LATER).await
+            }
+        }
+    }
+
+    async fn on_state(&self, job: &StreamJob, state: SavepointState) -> Result<Action, Error> {
         match state {
             SavepointState::Pending => {
-                let reason = "it waits for its checkpoint".to_owned();
-                self.report(wait(reason), LOOK_AGAIN).await
-            }
-            SavepointState::InProgress => {
-                let status = SavepointStatus {
-                    phase: Some("InProgress".to_owned()),
-                    reason: Some("its checkpoint is published and copied".to_owned()),
-                    ..SavepointStatus::default()
-                };
+                let status = in_phase("Pending", WAITS.to_owned());
                 self.report(status, LOOK_AGAIN).await
             }
+            SavepointState::InProgress => {
+                let reason = "its checkpoint is published and copied".to_owned();
+                self.report(in_phase("InProgress", reason), LOOK_AGAIN)
+                    .await
+            }
             SavepointState::Failed { reason } => {
-                let status = SavepointStatus {
-                    phase: Some("Failed".to_owned()),
-                    reason: Some(reason),
-                    ..SavepointStatus::default()
-                };
-                self.report(status, LOOK_AGAIN_LATER).await
+                self.report(in_phase("Failed", reason), LOOK_AGAIN_LATER)
+                    .await
             }
             SavepointState::Completed {
                 id,
@@ -165,12 +189,18 @@ impl Pass<'_> {
                 time_ms,
                 ..
             } => {
-                let Some(place) = self.place(&job).await? else {
-                    let reason = format!("what is kept of StreamJob {name} cannot be read");
-                    return self.report(wait(reason), LOOK_AGAIN_LATER).await;
+                let Some(place) = self.place(job).await? else {
+                    let reason = format!(
+                        "what is kept of StreamJob {} cannot be read",
+                        job.name_any()
+                    );
+                    return self
+                        .report(in_phase("Pending", reason), LOOK_AGAIN_LATER)
+                        .await;
                 };
                 self.keep_place(&place).await?;
-                let time = i64::try_from(time_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+                let time = i64::try_from(time_ms).ok();
+                let time = time.and_then(|ms| Timestamp::from_millisecond(ms).ok());
                 let status = SavepointStatus {
                     phase: Some("Completed".to_owned()),
                     uri: Some(format!("{SCHEME}{}/{}", place.bucket, place.prefix)),

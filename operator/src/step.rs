@@ -120,12 +120,7 @@ pub enum Step {
 
 /// Decides. `wanted` is `None` while the document is not valid: then what is on record goes on.
 #[must_use]
-pub fn next(
-    now: Timestamp,
-    wanted: Option<&Wanted>,
-    record: Option<&Record>,
-    run: &Run,
-) -> Step {
+pub fn next(now: Timestamp, wanted: Option<&Wanted>, record: Option<&Record>, run: &Run) -> Step {
     let Some(record) = record else {
         return begin(wanted);
     };

@@ -120,7 +120,11 @@ impl Opener<'_> {
     /// See [`Error`].
     pub async fn clear(&self, place: &S3Place) -> Result<(), Error> {
         let secrets = self.secrets(place).await?;
-        let store = S3Store::connect(place, Some(&secrets), streamforge_store::s3::Limits::default());
+        let store = S3Store::connect(
+            place,
+            Some(&secrets),
+            streamforge_store::s3::Limits::default(),
+        );
         let store = store.await.map_err(|source| failed(place, source))?;
         let listed = store.list("").await;
         let listed = listed.map_err(|source| failed(place, source))?;

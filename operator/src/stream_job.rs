@@ -9,10 +9,12 @@ pub mod conditions;
 pub mod coordinate;
 pub mod document;
 pub mod ended;
+pub mod error;
 pub mod keep;
 pub mod pass;
 pub mod pods;
 pub mod report;
+mod take_down;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod validate;

@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use streamforge_core::s3::S3Place;
 
-pub use bucket::{Bucket, Head};
+pub use bucket::{Bucket, Head, Piece};
 pub use failure::Refusal;
 pub use multipart::{
     Completed, MULTIPART_ABOVE_BYTES, PART_BYTES, PARTS_AT_ONCE, PartTag, Upload, UploadName,

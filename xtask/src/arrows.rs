@@ -28,7 +28,10 @@ const OURS: &[(&str, &[&str])] = &[
     ("state", &["core", "engine", "store"]),
     ("connectors", &["core", "engine", "store"]),
     ("proto", &["core"]),
-    ("host", &["core", "crds", "plan", "proto", "store", "coordinator"]),
+    (
+        "host",
+        &["core", "crds", "plan", "proto", "store", "coordinator"],
+    ),
     // Hosts one coordinator per job; the only product crate that calls the API server.
     (
         "operator",
@@ -113,13 +116,17 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("aws-sdk-s3", &["store"]),
     ("rdkafka*", &["connectors", "e2e-kafka", "bench"]),
     ("rocksdb", &["state"]),
-    ("mimalloc", &["cli", "taskmanager", "bench"]),
-    ("clap*", &["cli", "taskmanager", "xtask", "bench"]),
+    ("mimalloc", &["cli", "taskmanager", "operator", "bench"]),
+    (
+        "clap*",
+        &["cli", "taskmanager", "operator", "xtask", "bench"],
+    ),
     (
         "anyhow",
         &[
             "cli",
             "taskmanager",
+            "operator",
             "xtask",
             "golden",
             "sim",

@@ -118,7 +118,9 @@ fn as_read(now: Vec<SplitState>, read: &[SplitState], spec: &SourceSpec) -> Vec<
 fn touched_files(splits: &[SplitState]) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for split in splits {
-        for file in describe(split)?.files {
+        // Of an object the reader sees that it is the version that was read.
+        let files = describe(split)?.files.into_iter();
+        for file in files.filter(|file| file.etag.is_none()) {
             let (_, touch) = file.open_touched()?;
             if touch == Touch::Touched {
                 notes.push(format!(

@@ -161,7 +161,7 @@ pub enum SaslMechanism {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileSource {
-    /// A file, or a glob of files; `.gz` and `.zst` are read as such.
+    /// A file, a folder or a glob, of this machine or in a bucket; `.gz` and `.zst` are read as such.
     #[schemars(schema_with = "schema::text")]
     pub path: String,
     /// Whether the files are one sequence.

@@ -121,3 +121,81 @@ fn later_process_takes_the_bucket_over_and_the_earlier_one_stops_c5() {
 fn log_of(workspace: &Workspace, name: &str) -> String {
     std::fs::read_to_string(workspace.path(&format!("{name}.log"))).unwrap_or_default()
 }
+
+/// A job that makes input: clicks as files of a bucket, many of them and compressed by nobody.
+fn made_input(bucket: &Bucket, base: &str) {
+    let s3 = bucket.settings();
+    let maker = Workspace::new(&format!(
+        r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: maker}}
+spec:
+  parallelism: 2
+  sources:
+    - name: clicks
+      generator: {{clicks: {{rows: 120000, users: 500, skew: 1.1, outOfOrderness: 3s, seed: 7}}}}
+      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
+      rateLimit: {{rowsPerSecond: 60000}}
+  sinks:
+    - {{name: in, from: clicks, file: {{path: "{base}/in/", partitionBy: [type], s3: {s3}}}, format: {{json: {{}}}}}}
+  checkpoint: {{interval: 200ms}}
+"#
+    ))
+    .at(&["--secrets", "secrets"]);
+    bucket.hand_keys_to(&maker);
+    maker.run(&[]).check_code(0);
+}
+
+/// Windows over these files, killed and resumed at another parallelism, while the rate leaves time for it.
+#[test]
+fn job_that_reads_a_bucket_is_killed_resumed_and_equal_to_the_oracle() {
+    let bucket = Bucket::up();
+    let base = bucket.folder("input");
+    made_input(&bucket, &base);
+    let s3 = bucket.settings();
+    let workspace = Workspace::new(&format!(
+        r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: reader}}
+spec:
+  parallelism: 2
+  sources:
+    - name: clicks
+      file: {{path: "{base}/in/type=*/*.ndjson", s3: {s3}}}
+      format: {{json: {{}}}}
+      schema: [{{name: user_id, type: TEXT}}, {{name: amount, type: "DECIMAL(10,2)"}}, {{name: ts, type: TIMESTAMP}}]
+      eventTime: {{column: ts, maxOutOfOrderness: 3s}}
+      rateLimit: {{rowsPerSecond: 30000}}
+  transforms:
+    - name: per_user
+      from: clicks
+      aggregate:
+        groupBy: [user_id]
+        window: {{tumbling: {{size: 1s}}}}
+        select: ["count(*) AS clicks", "sum(amount) AS spend"]
+  sinks:
+    - {{name: results, from: per_user, file: {{path: out/results/}}, format: {{json: {{}}}}}}
+    - {{name: late, from: per_user.late, file: {{path: out/late/}}, format: {{json: {{}}}}}}
+  checkpoint: {{interval: 200ms, storage: {{uri: "{base}/store", s3: {s3}}}}}
+"#
+    ))
+    .at(&["--secrets", "secrets"]);
+    bucket.hand_keys_to(&workspace);
+    let mut random = Random::seeded(29);
+    for kill in 0..KILLS {
+        let parallelism = (1 + kill % 3).to_string();
+        let mut running = workspace.start(&["--parallelism", &parallelism]);
+        running.let_run(Duration::from_millis(300 + random.below(900)));
+        let log = running.log();
+        running.kill();
+        assert!(
+            !log.contains("testsecret") && !log.contains("panicked at"),
+            "{log}"
+        );
+    }
+
+    workspace.run(&[]).check_code(0);
+    workspace.verify();
+}

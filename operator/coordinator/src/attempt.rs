@@ -33,10 +33,6 @@ const INCIDENT_MS: u64 = 1_000;
 /// After this long without a loss it begins anew with the shortest wait.
 const CALM_MS: u64 = 60_000;
 
-/// How often a coordinator that waits for slots, or for tasks to be loaded, looks whether it is still
-/// the one.
-const LOOK_EVERY_MS: u64 = 5_000;
-
 /// One attempt of the job.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -203,32 +199,9 @@ impl Coordinator {
     fn note_waiting(&mut self) {
         let (slots_n, wanted_n) = (self.slots_n(), self.wanted);
         let waits_for = format!("slots for {wanted_n} subtasks, task managers offer {slots_n}");
-        if self.status.waits_for.is_none() {
-            self.look_at_ms = self.now_ms + LOOK_EVERY_MS;
-        }
         if self.status.waits_for.as_ref() != Some(&waits_for) {
             self.status.waits_for = Some(waits_for);
             self.report(Report::WaitsForSlots { slots_n, wanted_n });
-        }
-        // Who waits has nothing to write, and would never learn that another has taken over: the task
-        // managers that it holds are those that the other waits for (C5).
-        self.look_if_due();
-    }
-
-    /// Task managers that have heard of a newer coordinator refuse what this one sends: it would wait
-    /// for ever, and hold them (C5).
-    pub(crate) fn look_while_loading(&mut self) {
-        let loads = |attempt: &Attempt| !attempt.unprepared.is_empty();
-        let waits = self.phase == Phase::Deploying && !self.undeployed;
-        if waits && self.attempt.as_ref().is_some_and(loads) && self.store.is_free() {
-            self.look_if_due();
-        }
-    }
-
-    fn look_if_due(&mut self) {
-        if self.look_at_ms <= self.now_ms {
-            self.look_at_ms = self.now_ms + LOOK_EVERY_MS;
-            self.swap(Change::Reserve);
         }
     }
 
@@ -280,7 +253,6 @@ impl Coordinator {
         self.attempt = Some(attempt);
         self.note_restored();
         self.phase = Phase::Deploying;
-        self.look_at_ms = self.now_ms + LOOK_EVERY_MS;
         self.send(Command::Deploy(Box::new(deployment)));
     }
 
@@ -461,7 +433,8 @@ impl Coordinator {
             self.put_off_hand_over();
         }
         self.send(Command::Cancel);
-        let needs_no_task = self.finish_begun || self.only_copies();
+        let records = self.recording.manifest().is_some();
+        let needs_no_task = self.finish_begun || records || self.only_copies();
         self.attempt = None;
         if needs_no_task {
             return; // all output is published

@@ -126,7 +126,7 @@ impl Coordinator {
         self.put_manifest();
     }
 
-    fn is_handing_over(&self) -> bool {
+    pub(crate) fn is_handing_over(&self) -> bool {
         let attempt = self.attempt.as_ref();
         attempt.is_some_and(|attempt| attempt.hand_over.is_some())
     }
@@ -233,7 +233,8 @@ impl Coordinator {
 
     /// The manifest's put, or the reading back after it, was answered.
     pub(crate) fn on_manifest_answer(&mut self, answered: Answered<Purpose>) {
-        let Some(manifest) = self.in_flight.as_ref().and_then(|it| it.manifest.clone()) else {
+        let taken = self.in_flight.as_ref().and_then(|it| it.manifest.as_ref());
+        let Some(manifest) = taken.or(self.recording.manifest()).cloned() else {
             return;
         };
         let key = manifest_key(&manifest);
@@ -272,8 +273,13 @@ impl Coordinator {
 
     /// The manifest is durable. From here on only the head decides (C2).
     fn commit(&mut self, manifest: Manifest) {
+        let key = manifest_key(&manifest);
+        let reference = ManifestRef {
+            key: key.clone(),
+            id: manifest.id,
+        };
         let Some(in_flight) = self.in_flight.take() else {
-            return;
+            return self.name_record(reference);
         };
         let after_recovery = self.attempt.as_mut().is_some_and(|attempt| {
             let goes_on = matches!(
@@ -282,11 +288,6 @@ impl Coordinator {
             );
             goes_on && std::mem::take(&mut attempt.recovering)
         });
-        let key = manifest_key(&manifest);
-        let reference = ManifestRef {
-            key: key.clone(),
-            id: manifest.id,
-        };
         self.committing = Some(Committing {
             manifest,
             key,
@@ -522,7 +523,7 @@ fn is_last(kind: CheckpointKind) -> bool {
     matches!(kind, CheckpointKind::Stop | CheckpointKind::Final)
 }
 
-fn manifest_key(manifest: &Manifest) -> String {
+pub(crate) fn manifest_key(manifest: &Manifest) -> String {
     let Manifest {
         generation,
         epoch,

@@ -25,6 +25,7 @@ use crate::lane::{Answered, Lane, RequestIds};
 use crate::members::Members;
 use crate::placement::Places;
 use crate::publish::Publisher;
+use crate::recording::Recording;
 use crate::restart::RestartBudget;
 use crate::retention::Retention;
 use crate::savepoint::Savepoints;
@@ -80,8 +81,8 @@ pub struct Coordinator {
     pub(crate) may_run_smaller: bool,
     /// When there was nobody left: until when others may come before fewer are made do with.
     pub(crate) gather_until_ms: Option<u64>,
-    /// While it waits for slots: when it writes the head next, to learn of a newer one.
-    pub(crate) look_at_ms: u64,
+    /// When it began to swap the head last: that is how it learns of a newer coordinator.
+    pub(crate) swapped_at_ms: u64,
     /// Until when a lost task manager belongs to the loss before it.
     pub(crate) incident_until_ms: u64,
     pub(crate) same_incident: bool,
@@ -116,6 +117,8 @@ pub struct Coordinator {
     pub(crate) stop_since_ms: Option<u64>,
     /// Until when a stop waits for its output to be published.
     pub(crate) publish_until_ms: Option<u64>,
+    /// What a stop has published is being recorded.
+    pub(crate) recording: Recording,
     /// The swap that finishes the job has begun, and is repeated until it has succeeded.
     pub(crate) finish_begun: bool,
     /// A publisher found itself the zombie: how it knows. The head is being read.
@@ -154,7 +157,7 @@ impl Coordinator {
             adopt_until_ms: None,
             may_run_smaller: false,
             gather_until_ms: None,
-            look_at_ms: 0,
+            swapped_at_ms: 0,
             channels: Channels::default(),
             incident_until_ms: 0,
             same_incident: false,
@@ -176,6 +179,7 @@ impl Coordinator {
             failures_in_a_row_n: 0,
             stop_since_ms: None,
             publish_until_ms: None,
+            recording: Recording::default(),
             finish_begun: false,
             taken_over: None,
             store_trouble: None,
@@ -326,7 +330,6 @@ impl Coordinator {
             self.begin_epoch();
         }
         self.deploy_if_possible();
-        self.look_while_loading();
         self.send_notices();
         self.check_timeouts();
         self.save_scale();
@@ -336,6 +339,7 @@ impl Coordinator {
         self.go_on_saving();
         self.trigger_if_due();
         self.end_if_done();
+        self.look_if_due();
     }
 
     fn on_store(&mut self, id: RequestId, answer: StoreAnswer) {
@@ -387,6 +391,7 @@ impl Coordinator {
 
     /// Begins a swap of the head, superseding one that is under way.
     pub(crate) fn swap(&mut self, change: Change) {
+        self.swapped_at_ms = self.now_ms;
         let step = self.head.swap(change, self.next_id);
         self.on_swap_step(step, None);
     }
@@ -394,6 +399,10 @@ impl Coordinator {
     fn on_swap_step(&mut self, step: Step, answered: Option<Answered<Purpose>>) {
         match (step, answered) {
             (Step::Ask(request), None) => self.ask(Purpose::Swap, request),
+            // Asked once more what was not answered: not in a circle without a pause.
+            (Step::Ask(request), Some(answered)) if request == answered.request => {
+                self.store.ask_again_later(self.now_ms, answered);
+            }
             (Step::Ask(request), Some(answered)) => {
                 let decision = self.store.ask_on(&mut self.requests, answered, request);
                 self.out.push(decision);
@@ -409,16 +418,6 @@ impl Coordinator {
             (Step::Done(change, head), _) => self.on_swapped(&change, &head),
             (Step::Outrun, _) => self.on_outrun(),
             (Step::Failed(error), _) => self.fail(error),
-        }
-    }
-
-    /// X2: somebody newer publishes. Whoever that is has swapped the head before, so a swap of ours
-    /// tells: it is fenced (C5). If it is not, the outside world is ahead of this store.
-    fn on_taken_over_elsewhere(&mut self, reason: String) {
-        if self.taken_over.is_none() {
-            self.taken_over = Some(reason);
-            self.forget_in_flight("a newer attempt publishes");
-            self.swap(Change::Reserve);
         }
     }
 
@@ -440,6 +439,7 @@ impl Coordinator {
             | Change::Withdraw
             | Change::Scale(_)
             | Change::Reserve => {}
+            Change::Record(_) => self.on_recorded(head),
             Change::Finish => {
                 self.send(Command::Cancel);
                 self.end(Outcome::Finished { before: false });

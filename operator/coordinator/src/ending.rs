@@ -1,6 +1,7 @@
 //! How a job ends: by itself, or because a person wants it to stop.
 //!
-//! Owns: the steps of a stop, what it waits for, and when the job, or its stop, is done.
+//! Owns: the steps of a stop, what it waits for, and when the job, or its stop, is done. What it has
+//! published is recorded (`recording`).
 //!
 //! Invariant C11: a stop is not an end, so watermarks stay and nothing fires; finished means that the
 //! final checkpoint's publish is confirmed.
@@ -52,6 +53,9 @@ impl Coordinator {
         if self.publish_until_ms.is_some() && unpublished_n > 0 {
             return Some(format!("{unpublished_n} staged intervals to be published"));
         }
+        if self.recording.manifest().is_some() {
+            return Some("the store to take what is published".to_owned());
+        }
         if self.savepoints.are_in_progress() {
             return Some("its savepoint to be copied".to_owned());
         }
@@ -84,12 +88,16 @@ impl Coordinator {
 
     /// Is the job, or its stop, done?
     pub(crate) fn end_if_done(&mut self) {
-        let Some(committed) = &self.committed else {
-            return;
-        };
+        self.give_up_recording_if_late();
         if self.in_flight.is_some() || self.committing.is_some() || !self.store.is_free() {
             return;
         }
+        if self.record_if_due() {
+            return;
+        }
+        let Some(committed) = &self.committed else {
+            return;
+        };
         if self.savepoints.are_in_progress() {
             return; // it needs nothing but the store, and fails if its output is not published
         }
@@ -129,7 +137,7 @@ impl Coordinator {
     }
 
     /// Is the newest manifest one that this attempt made?
-    fn is_of_attempt(&self) -> bool {
+    pub(crate) fn is_of_attempt(&self) -> bool {
         let epoch = self.attempt.as_ref().map(|attempt| attempt.stamp.epoch);
         let generation = self
             .attempt

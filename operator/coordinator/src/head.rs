@@ -52,6 +52,8 @@ pub enum Change {
         /// How many are kept.
         retain_n: usize,
     },
+    /// This manifest, of the same moment, takes the newest one's place.
+    Record(ManifestRef),
     /// A person asked for this parallelism.
     Scale(Scaled),
     /// Nothing but more ids.
@@ -117,6 +119,11 @@ impl Change {
             Self::Withdraw => head.proposed = None,
             Self::Scale(scaled) => head.scaled = Some(*scaled),
             Self::Commit { manifest, retain_n } => commit(&mut head, manifest, *retain_n),
+            Self::Record(manifest) => {
+                head.retained.pop();
+                head.retained.push(manifest.clone());
+                head.newest = Some(manifest.clone());
+            }
             Self::CommitHandOver { manifest, retain_n } => {
                 commit(&mut head, manifest, *retain_n);
                 let table = head.proposed.take()?;

@@ -13,9 +13,11 @@
 //! * `channels`: who loses its place when two cannot reach each other (B2).
 //! * `adoption`: an attempt that outlived its coordinator goes on (F1).
 //! * `hand_over`: owners change while the attempt goes on (K3); `leaving`: who may end.
+//! * `fence`: whether this coordinator is still the one, whatever it waits for (C5).
 //! * `attempt`: an epoch from deployment to its end; manifest 0 before the first row (C10).
 //! * `checkpoint`: acknowledgements by expected set (C1), give-up (A2), the end of a job (C11).
 //! * [`publish`]: commit notices until confirmed, one id of a sink after the other (C3, X5).
+//! * `recording`: a stop notes what it has published before it ends (X3).
 //! * [`retention`] and `cleaning`: what may be deleted, and when (C6).
 //! * `savepoint`: a checkpoint copied whole to a place of its own, and `import`: a start from one (C9).
 //! * [`restart`]: which failures count, and how long to wait.
@@ -31,6 +33,7 @@ mod coordinator;
 mod decision;
 mod ending;
 mod error;
+mod fence;
 mod hand_over;
 pub mod head;
 mod import;
@@ -40,6 +43,7 @@ mod leaving;
 mod members;
 mod placement;
 pub mod publish;
+mod recording;
 pub mod restart;
 pub mod retention;
 mod savepoint;

@@ -124,11 +124,7 @@ fn wish(generation: i64, document: &Value) -> Wish {
     wish_with(generation, document, |_| {})
 }
 
-fn wish_with(
-    generation: i64,
-    document: &Value,
-    change: impl Fn(&mut Wanted) + 'static,
-) -> Wish {
+fn wish_with(generation: i64, document: &Value, change: impl Fn(&mut Wanted) + 'static) -> Wish {
     let document = document.clone();
     Box::new(move |record: Option<&Record>| {
         let before = record.map(|record| &record.document);
@@ -204,11 +200,7 @@ fn suspended_job_has_a_savepoint_and_goes_on_when_it_is_resumed() {
 
     // Edited while it is suspended: taken as it is.
     let two = document("b", 1);
-    let life: Vec<Wish> = vec![
-        wish(1, &one),
-        stop(),
-        wish(3, &two),
-    ];
+    let life: Vec<Wish> = vec![wish(1, &one), stop(), wish(3, &two)];
     let end = play(&life, &World::new());
     assert_eq!(*state(&end), State::Active);
     assert_eq!(end.runs, Some(two));
@@ -216,10 +208,7 @@ fn suspended_job_has_a_savepoint_and_goes_on_when_it_is_resumed() {
 
 #[test]
 fn another_plan_is_an_upgrade_with_a_savepoint() {
-    let life: Vec<Wish> = vec![
-        wish(1, &document("a", 1)),
-        wish(2, &document("b", 1)),
-    ];
+    let life: Vec<Wish> = vec![wish(1, &document("a", 1)), wish(2, &document("b", 1))];
     let end = play(&life, &World::new());
 
     assert_eq!(end.savepoints, ["upgrade-2"]);
@@ -232,10 +221,7 @@ fn another_plan_is_an_upgrade_with_a_savepoint() {
 fn upgrade_that_fails_is_rolled_back_and_not_tried_again_until_it_is_edited() {
     let mut world = World::new();
     world.broken.push(document("bad", 1));
-    let life: Vec<Wish> = vec![
-        wish(1, &document("a", 1)),
-        wish(2, &document("bad", 1)),
-    ];
+    let life: Vec<Wish> = vec![wish(1, &document("a", 1)), wish(2, &document("bad", 1))];
     let end = play(&life, &world);
 
     let record = end.record.as_ref().expect("there is one");
@@ -276,10 +262,7 @@ fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
 
 #[test]
 fn other_parallelism_is_an_order_and_no_restart() {
-    let life: Vec<Wish> = vec![
-        wish(1, &document("a", 1)),
-        wish(2, &document("a", 3)),
-    ];
+    let life: Vec<Wish> = vec![wish(1, &document("a", 1)), wish(2, &document("a", 3))];
     let mut world = World::new();
     for wish in &life {
         world.settle(&**wish, &mut None);
@@ -298,7 +281,10 @@ fn finished_job_stays_finished_and_its_coordinator_ends() {
     world.run = ended(Ended::Finished);
     let end = play(&[wish(1, &one), wish(2, &document("b", 2))], &world);
 
-    let finished = World { run: ended(Ended::Finished), ..world };
+    let finished = World {
+        run: ended(Ended::Finished),
+        ..world
+    };
     assert_eq!(*state(&end), State::Finished { at: finished.now });
     assert_eq!(end.run, Run::None);
 }
@@ -352,7 +338,11 @@ fn store_that_was_away_is_no_end_of_a_job() {
 #[test]
 fn order_to_rewind_is_done_once() {
     let one = document("a", 1);
-    let rewind = || wish_with(1, &document("a", 1), |wanted| wanted.rewind_to = Some("7".to_owned()));
+    let rewind = || {
+        wish_with(1, &document("a", 1), |wanted| {
+            wanted.rewind_to = Some("7".to_owned())
+        })
+    };
     let mut world = World::new();
     world.settle(&*wish(1, &one), &mut None);
 
@@ -362,6 +352,9 @@ fn order_to_rewind_is_done_once() {
     world.settle(&*rewind(), &mut None);
 
     let record = world.record.as_ref().expect("there is one");
-    assert_eq!((record.rewind.as_deref(), record.done.rewind_to.as_deref()), (None, Some("7")));
+    assert_eq!(
+        (record.rewind.as_deref(), record.done.rewind_to.as_deref()),
+        (None, Some("7"))
+    );
     assert!(!world.pass(&*rewind()));
 }

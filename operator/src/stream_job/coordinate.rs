@@ -15,7 +15,7 @@ use streamforge_host::sessions::Terms;
 use streamforge_host::{JobConfig, RestoreFrom};
 use streamforge_store::ObjectStore;
 
-use super::pass::Error;
+use super::error::Error;
 use super::validate::Desired;
 use crate::controller::Context;
 use crate::record::Record;
@@ -129,10 +129,13 @@ impl Starting<'_> {
     async fn uri_of(&self, name: &str) -> Result<String, Error> {
         let namespace = &self.desired.identity.namespace;
         let savepoints: Api<Savepoint> = Api::namespaced(self.context.client.clone(), namespace);
-        let found = savepoints.get_opt(name).await.map_err(|source| Error::Api {
-            what: "read the Savepoint",
-            source,
-        })?;
+        let found = savepoints
+            .get_opt(name)
+            .await
+            .map_err(|source| Error::Api {
+                what: "read the Savepoint",
+                source,
+            })?;
         let failed = |reason: &str| Error::Savepoint {
             name: name.to_owned(),
             reason: reason.to_owned(),

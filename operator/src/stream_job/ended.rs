@@ -13,13 +13,13 @@ pub fn how(outcome: &Outcome) -> Ended {
             has_state: checkpoint.is_some(),
         },
         // The store or another coordinator: nothing is wrong with the job.
-        Outcome::Failed(error @ (Error::Store { .. } | Error::Fenced { .. } | Error::Outrun { .. })) => {
-            Ended::Broken(words(error))
-        }
+        Outcome::Failed(
+            error @ (Error::Store { .. } | Error::Fenced { .. } | Error::Outrun { .. }),
+        ) => Ended::Broken(words(error)),
         Outcome::Failed(error) => Ended::Failed(words(error)),
     }
 }
 
 fn words(error: &Error) -> String {
-    super::pass::chain(error).to_string()
+    super::error::chain(error).to_string()
 }

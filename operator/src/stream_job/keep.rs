@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt as _};
 use streamforge_crds::v1alpha1::StreamJob;
 
 use super::build::{KeptPods, PODS_KEY};
-use super::pass::Error;
+use super::error::Error;
 use crate::names::Names;
 use crate::record::Record;
 
@@ -46,7 +46,10 @@ pub async fn read(client: &Client, job: &StreamJob) -> Result<Option<Kept>, Erro
         source,
     })?;
     let Some(map) = map else { return Ok(None) };
-    let bytes = map.binary_data.as_ref().and_then(|data| data.get(RECORD_KEY));
+    let bytes = map
+        .binary_data
+        .as_ref()
+        .and_then(|data| data.get(RECORD_KEY));
     let Some(bytes) = bytes else { return Ok(None) };
     let record = decode(&bytes.0).map_err(|reason| Error::Record { name, reason })?;
     let pods = map.data.as_ref().and_then(|data| data.get(PODS_KEY));

@@ -67,12 +67,19 @@ fn why(pod: &Pod) -> Option<(String, bool)> {
 fn of_container(container: &ContainerStatus) -> Option<(String, bool)> {
     let name = &container.name;
     let waiting = container.state.as_ref().and_then(|it| it.waiting.as_ref());
-    let reason = waiting.and_then(|it| it.reason.as_deref()).unwrap_or_default();
-    let message = waiting.and_then(|it| it.message.as_deref()).unwrap_or_default();
+    let reason = waiting
+        .and_then(|it| it.reason.as_deref())
+        .unwrap_or_default();
+    let message = waiting
+        .and_then(|it| it.message.as_deref())
+        .unwrap_or_default();
     if STUCK.contains(&reason) {
         return Some((format!("container {name}: {reason}: {message}"), false));
     }
-    let last = container.last_state.as_ref().and_then(|it| it.terminated.as_ref());
+    let last = container
+        .last_state
+        .as_ref()
+        .and_then(|it| it.terminated.as_ref());
     let ended = last.and_then(|it| it.reason.as_deref());
     if ended == Some("OOMKilled") && !container.ready {
         let limit = "it took more memory than its limit (taskManager.resources)";
@@ -80,7 +87,10 @@ fn of_container(container: &ContainerStatus) -> Option<(String, bool)> {
     }
     if reason == "CrashLoopBackOff" {
         let code = last.map(|it| it.exit_code).unwrap_or_default();
-        return Some((format!("container {name}: it ends again and again, with code {code}"), false));
+        return Some((
+            format!("container {name}: it ends again and again, with code {code}"),
+            false,
+        ));
     }
     None
 }
@@ -108,11 +118,15 @@ mod tests {
 
     #[test]
     fn image_that_is_not_there_holds_up_the_next_revision() {
-        let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
+        let waiting =
+            json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
         let pod = container(&waiting, &json!({}));
 
         let found = sick(&pod, Some("new")).unwrap();
-        assert!(found.is_in_the_way && found.reason.contains("no such image"), "{found:?}");
+        assert!(
+            found.is_in_the_way && found.reason.contains("no such image"),
+            "{found:?}"
+        );
         assert!(!sick(&pod, Some("old")).unwrap().is_in_the_way);
     }
 

@@ -58,6 +58,17 @@ pub struct Head {
     pub nonce: Option<String>,
 }
 
+/// A piece of one version of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Its bytes.
+    Same(Bytes),
+    /// The object is another one by now.
+    Changed,
+    /// It is no more.
+    Gone,
+}
+
 impl Bucket {
     /// A client of this place.
     ///
@@ -256,6 +267,43 @@ impl Bucket {
         }
     }
 
+    /// Bytes `range`, which lies within the object and is not empty, of this version of it.
+    ///
+    /// # Errors
+    /// When the server refuses or does not answer.
+    pub async fn get_piece(&self, key: &str, range: Range<u64>, version: &ETag) -> Result<Piece> {
+        let wanted_n = range.end.saturating_sub(range.start);
+        let mut retry = self.retry("read object", key, wanted_n);
+        loop {
+            let request = self.client().get_object().bucket(self.name());
+            let asked = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+            let request = request.key(self.full(key)).range(asked);
+            let sent = request.if_match(version.as_str()).send();
+            let failure = match retry.attempt(Box::pin(sent)).await {
+                // Not every server looks at the condition.
+                Ok(answer) if answer.e_tag().is_some_and(|it| it != version.as_str()) => {
+                    return Ok(Piece::Changed);
+                }
+                Ok(answer) => match retry.attempt(Box::pin(answer.body.collect())).await {
+                    Ok(body) => {
+                        let bytes = body.into_bytes();
+                        if bytes.len() as u64 == wanted_n {
+                            return Ok(Piece::Same(bytes));
+                        }
+                        return Ok(Piece::Changed);
+                    }
+                    Err(failure) => failure,
+                },
+                Err(Failure::Answer(no)) if no.is_absent() => return Ok(Piece::Gone),
+                Err(Failure::Answer(Answer {
+                    status: 412 | 416, ..
+                })) => return Ok(Piece::Changed),
+                Err(failure) => failure,
+            };
+            retry.after(failure).await?;
+        }
+    }
+
     /// A range that has no bytes: inside the object it is right, else it is an error.
     async fn empty_range(&self, key: &str, range: &Range<u64>) -> Result<Bytes> {
         let Some(head) = self.head(key).await? else {
@@ -327,6 +375,15 @@ impl Bucket {
     /// # Errors
     /// When the server refuses or does not answer.
     pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
+        let versions = self.list_versions(prefix).await?;
+        Ok(versions.into_iter().map(|(meta, _)| meta).collect())
+    }
+
+    /// As [`Self::list`], with the version of each.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub async fn list_versions(&self, prefix: &str) -> Result<Vec<(ObjectMeta, ETag)>> {
         let mut found = Vec::new();
         let mut next: Option<String> = None;
         loop {
@@ -346,10 +403,11 @@ impl Bucket {
             };
             found.extend(page.contents().iter().filter_map(|object| {
                 let key = self.relative(object.key()?)?;
-                Some(ObjectMeta {
+                let meta = ObjectMeta {
                     key: key.to_owned(),
                     bytes_n: length(object.size()),
-                })
+                };
+                Some((meta, ETag::new(object.e_tag().unwrap_or_default())))
             }));
             next = page.next_continuation_token().map(str::to_owned);
             if next.is_none() {

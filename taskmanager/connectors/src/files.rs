@@ -1,6 +1,7 @@
-//! Files of a local folder, as source and as sink.
+//! Files of a folder or a bucket, as source and as sink.
 //!
-//! Owns: listing, reading and watching files, and output that becomes visible by a rename. Start at:
+//! Owns: listing, reading and watching files, and output that becomes visible by a rename or by completing
+//! an upload. Start at:
 //! [`source::FileReader`].
 
 pub mod chunker;
@@ -11,9 +12,13 @@ pub mod fingerprint;
 pub mod header;
 pub mod identity;
 pub mod listing;
+pub mod object;
 pub mod parquet_read;
 pub mod sequence;
+pub mod shelf;
 pub mod sink;
 pub mod source;
 pub mod split;
 pub mod stream;
+#[cfg(test)]
+mod test_server;

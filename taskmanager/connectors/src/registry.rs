@@ -22,6 +22,7 @@ use streamforge_store::ObjectStore;
 use crate::blackhole::BlackholeWriter;
 use crate::error::{failed, refused};
 use crate::files::columns::Layout;
+use crate::files::shelf::Shelf;
 use crate::files::sink::bucket::{BucketPublisher, BucketWriter, Door, place_of};
 use crate::files::sink::publish::FilePublisher;
 use crate::files::sink::{FileSinkSpec, FileWriter, OutputFormat, WriterName};
@@ -94,14 +95,21 @@ fn text_format(format: Option<&Format>) -> Result<Option<TextFormat>, Error> {
     }))
 }
 
-fn file_source(operator: &Operator, spec: &SourceSpec) -> Result<FileSourceSpec, Error> {
+fn file_source(
+    operator: &Operator,
+    spec: &SourceSpec,
+    surroundings: &Surroundings,
+) -> Result<FileSourceSpec, Error> {
     let format = match text_format(spec.format.as_ref())? {
         Some(format) => FileFormat::Text(format),
         None => FileFormat::Parquet,
     };
+    let config = config(&spec.connector)?;
+    let shelf = Arc::new(Shelf::of(&config, surroundings.secrets.clone())?);
     Ok(FileSourceSpec {
         node: operator.node.clone(),
-        config: config(&spec.connector)?,
+        config,
+        shelf,
         format,
         layout: Layout::new(&spec.columns, &operator.output),
         origin: spec.origin,
@@ -115,7 +123,10 @@ pub fn open_enumerator(
     surroundings: &Surroundings,
 ) -> Result<Box<dyn SplitEnumerator>, Error> {
     match spec.connector.kind.as_str() {
-        "file" => Ok(Box::new(FileEnumerator::new(file_source(operator, spec)?))),
+        "file" => {
+            let spec = file_source(operator, spec, surroundings)?;
+            Ok(Box::new(FileEnumerator::new(spec)))
+        }
         "kafka" => {
             let place = LookupPlace {
                 access: config::<kafka::config::SourceConfig>(&spec.connector)?.access,
@@ -247,10 +258,10 @@ pub fn open_reader(
     surroundings: &Surroundings,
 ) -> Result<Box<dyn SourceReader>, Error> {
     match spec.connector.kind.as_str() {
-        "file" => Ok(Box::new(FileReader::new(
-            file_source(operator, spec)?,
-            place,
-        ))),
+        "file" => {
+            let spec = file_source(operator, spec, surroundings)?;
+            Ok(Box::new(FileReader::new(spec, place)))
+        }
         "kafka" => Ok(Box::new(kafka_reader(operator, spec, place, surroundings)?)),
         "generator" => {
             let config = &spec.connector.config;

@@ -17,9 +17,9 @@ use streamforge_engine::barrier::Barrier;
 use streamforge_engine::task::Element;
 use streamforge_proto::convert;
 use streamforge_proto::convert::exchange::{Opening, decode_barrier, rows_bytes};
-use streamforge_proto::{tls, v1};
 use streamforge_proto::v1::downstream::What;
 use streamforge_proto::v1::exchange_server::{Exchange as ExchangeService, ExchangeServer};
+use streamforge_proto::{tls, v1};
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 

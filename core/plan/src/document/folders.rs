@@ -5,9 +5,10 @@
 //! not seen through, because the plan looks at no disk. Start at: [`check`].
 
 use glob::{MatchOptions, Pattern};
-use streamforge_crds::v1alpha1::{FileSink, StreamJobSpec};
+use streamforge_crds::v1alpha1::{FileSink, S3Access, StreamJobSpec};
 
 use super::nodes::Context;
+use super::s3;
 use crate::problem::Problems;
 use crate::structure::Places;
 
@@ -23,8 +24,10 @@ struct Written<'a> {
     name: &'a str,
     path: String,
     file: &'a FileSink,
-    /// Normalised folder.
+    /// Normalised folder; that of a bucket is `s3:/bucket/folder`.
     folder: String,
+    /// Of a bucket: the server, if the document names it.
+    server: Option<&'a str>,
     ending: &'static str,
 }
 
@@ -36,7 +39,7 @@ pub(super) fn check(spec: &StreamJobSpec, places: &Places, problems: &mut Proble
         let earlier = sinks
             .iter()
             .take(idx)
-            .find(|other| other.folder == sink.folder);
+            .find(|other| (other.server, &other.folder) == (sink.server, &sink.folder));
         if let Some(earlier) = earlier {
             let message = format!(
                 "`{}` is the folder of the sink `{}`, too; nobody could tell their rows apart",
@@ -50,10 +53,11 @@ pub(super) fn check(spec: &StreamJobSpec, places: &Places, problems: &mut Proble
             context.add(&sink.path, message, Some(hint));
         }
         for source in &spec.sources {
-            let Some(file) = source.file.as_ref().filter(|file| is_local(&file.path)) else {
+            let Some(file) = source.file.as_ref().filter(|file| is_known(&file.path)) else {
                 continue;
             };
-            if reads_output(&normal(&file.path), sink) {
+            let server = server_of(file.s3.as_ref());
+            if server == sink.server && reads_output(&normal(&file.path), sink) {
                 let message = format!(
                     "the job would read its own output: the source `{}` reads `{}`",
                     source.name, file.path
@@ -69,7 +73,7 @@ fn written<'a>(spec: &'a StreamJobSpec, places: &Places) -> Vec<Written<'a>> {
     let sinks = spec.sinks.iter().enumerate();
     sinks
         .filter_map(|(idx, sink)| {
-            let file = sink.file.as_ref().filter(|file| is_local(&file.path))?;
+            let file = sink.file.as_ref().filter(|file| is_known(&file.path))?;
             let node = format!("spec.sinks[{}]", places.document_idx("spec.sinks", idx));
             let format = sink.format.as_ref();
             Some(Written {
@@ -77,6 +81,7 @@ fn written<'a>(spec: &'a StreamJobSpec, places: &Places) -> Vec<Written<'a>> {
                 path: format!("{node}.file.path"),
                 file,
                 folder: normal(&file.path),
+                server: server_of(file.s3.as_ref()),
                 ending: match format {
                     Some(format) if format.csv.is_some() => "csv",
                     Some(format) if format.parquet.is_some() => "parquet",
@@ -87,8 +92,14 @@ fn written<'a>(spec: &'a StreamJobSpec, places: &Places) -> Vec<Written<'a>> {
         .collect()
 }
 
-fn is_local(path: &str) -> bool {
-    !path.contains("://")
+/// A path of this machine or of a bucket.
+fn is_known(path: &str) -> bool {
+    !path.contains("://") || s3::is_s3(path)
+}
+
+/// Buckets of one name on two servers are two.
+fn server_of(access: Option<&S3Access>) -> Option<&str> {
+    access.and_then(|access| access.endpoint.as_deref())
 }
 
 /// A path without `.`, doubled `/` and, where that is certain, `..`.
@@ -183,6 +194,7 @@ mod tests {
             name: "out",
             path: String::new(),
             folder: normal(output),
+            server: None,
             file: &file,
             ending: "ndjson",
         };
@@ -201,6 +213,9 @@ mod tests {
             ("/data/*", "/data"),
             ("/data/**/*.ndjson", "/data/a/b/c"),
             ("/data/*/part-*", "/data/out"),
+            ("s3://bucket/data", "s3://bucket/data/out/"),
+            ("s3://bucket/", "s3://bucket/out"),
+            ("s3://bucket/data/*.ndjson", "s3://bucket/data/"),
         ] {
             assert!(reads(input, output, &[]), "{input} {output}");
         }
@@ -221,6 +236,9 @@ mod tests {
             (".", "../out"),
             ("/data", "/data/_out"),
             ("/data/*/*", "/data/.out"),
+            ("s3://bucket/data", "s3://other/data"),
+            ("s3://bucket/data", "s3://bucket/out"),
+            ("s3://bucket/data/in*", "s3://bucket/data/out"),
         ] {
             assert!(!reads(input, output, &[]), "{input} {output}");
         }

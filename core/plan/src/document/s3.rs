@@ -1,5 +1,6 @@
 //! Places in S3 and the way to them, as a document writes them.
 
+use glob::Pattern;
 use streamforge_core::s3::{AddressError, S3Access, S3Place, SCHEME};
 use streamforge_crds::v1alpha1 as written;
 
@@ -39,6 +40,25 @@ pub(super) fn check(
     if let Err(error) = s3_place(text, access) {
         let hint = "write `s3://bucket/prefix`, as in `s3://team-data/jobs/clicks`";
         context.add(path, error.to_string(), Some(hint.to_owned()));
+    }
+    check_access(access, access_path, context);
+}
+
+/// Checks the path of files in a bucket, which may be a glob, and the access at `access_path` beside it.
+pub(super) fn check_files(
+    (text, path): (&str, &str),
+    (access, access_path): (Option<&written::S3Access>, &str),
+    context: &mut Context<'_>,
+) {
+    let rest = text.strip_prefix(SCHEME).unwrap_or(text);
+    let (bucket, keys) = rest.split_once('/').unwrap_or((rest, ""));
+    let hint = "write `s3://bucket/prefix/`, or a glob like `s3://bucket/in/*.ndjson`";
+    if let Err(error) = s3_place(&format!("{SCHEME}{bucket}"), access) {
+        let message = format!("`{text}` is no address of a bucket: {}", error.reason);
+        context.add(path, message, Some(hint.to_owned()));
+    } else if let Err(error) = Pattern::new(keys) {
+        let message = format!("`{keys}` is no glob: {error}");
+        context.add(path, message, Some(hint.to_owned()));
     }
     check_access(access, access_path, context);
 }

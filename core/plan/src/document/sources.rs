@@ -12,6 +12,7 @@ use streamforge_crds::v1alpha1::{
 
 use super::kafka;
 use super::nodes::Context;
+use super::s3;
 use crate::expression::{Parsed, Scope, no_such_column, parse, quoted, resolve_as};
 use crate::problem::did_you_mean;
 
@@ -140,9 +141,13 @@ fn connector(source: &Source, path: &str, context: &mut Context<'_>) -> Option<C
 }
 
 fn check_file(file: &FileSource, path: &str, context: &mut Context<'_>) {
-    check_local_path(&file.path, &format!("{path}.path"), context);
-    if file.s3.is_some() {
-        context.add(&format!("{path}.s3"), "`s3` is not supported yet", None);
+    let at = format!("{path}.path");
+    let access = (file.s3.as_ref(), &*format!("{path}.s3"));
+    if s3::is_s3(&file.path) {
+        s3::check_files((&file.path, &at), access, context);
+    } else {
+        check_local_path(&file.path, &at, context);
+        s3::check_none(access.0, access.1, context);
     }
     if matches!(file.watch, Watch::Every(every) if every.is_zero()) {
         let hint = Some("write `Never`, or a time like `10s`".to_owned());
@@ -156,9 +161,7 @@ fn check_file(file: &FileSource, path: &str, context: &mut Context<'_>) {
 
 /// A path of this machine.
 pub(super) fn check_local_path(file_path: &str, path: &str, context: &mut Context<'_>) {
-    if file_path.starts_with("s3://") {
-        context.add(path, "`s3://` paths are not supported yet", None);
-    } else if let Some((scheme, _)) = file_path.split_once("://") {
+    if let Some((scheme, _)) = file_path.split_once("://") {
         let hint = Some("write a path of this machine, like `/data/in/*.ndjson`".to_owned());
         context.add(path, format!("`{scheme}://` is not a path"), hint);
     } else if file_path.contains('\0') {

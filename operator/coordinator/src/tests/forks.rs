@@ -305,37 +305,3 @@ fn event_of_a_higher_generation_means_fenced_c5() {
 
     rig.check_fenced();
 }
-
-/// It has nothing to write while it waits, and holds the task managers that the other waits for.
-#[test]
-fn coordinator_that_waits_for_slots_learns_that_it_is_fenced_c5() {
-    let config = Config {
-        parallelism: 3,
-        ..config()
-    };
-    let mut co1 = Rig::alone(config, Objects::default());
-    co1.register(&task_manager("a", 1), 2);
-    co1.wait(1);
-    assert!(co1.co.status().waits_for.is_some());
-    let mut co2 = co1.successor();
-    co2.wait(1);
-
-    co1.wait(10_000);
-
-    co1.check_fenced();
-}
-
-/// They know of the other and refuse its orders, while their session with it lives on.
-#[test]
-fn coordinator_that_waits_for_tasks_to_be_loaded_learns_that_it_is_fenced_c5() {
-    let mut co1 = Rig::alone(config(), Objects::default());
-    co1.register(&task_manager("a", 1), 8);
-    co1.wait(1);
-    assert_eq!(co1.co.status().phase, Phase::Deploying);
-    let mut co2 = co1.successor();
-    co2.wait(1);
-
-    co1.wait(10_000);
-
-    co1.check_fenced();
-}

@@ -3,13 +3,14 @@
 //! Owns: nothing but their shape; the plan has checked them. Start at: [`SourceConfig`].
 
 use serde::{Deserialize, Deserializer};
+use streamforge_core::s3::S3Access;
 use streamforge_core::units::{ByteSize, HumanDuration};
 
 /// `file:` of a source.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceConfig {
-    /// A file, a folder or a glob.
+    /// A file, a folder or a glob, of this machine or in a bucket.
     pub path: String,
     /// Whether the files are one sequence.
     #[serde(default)]
@@ -17,6 +18,9 @@ pub struct SourceConfig {
     /// How often to look for new files; `None` = never.
     #[serde(default, deserialize_with = "watch")]
     pub watch: Option<HumanDuration>,
+    /// The way to a bucket.
+    #[serde(default)]
+    pub s3: Option<S3>,
 }
 
 /// Whether the files are one sequence.
@@ -53,7 +57,7 @@ pub struct SinkConfig {
     pub s3: Option<S3>,
 }
 
-/// `s3:` of a sink.
+/// `s3:` of a source or a sink.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct S3 {
@@ -73,6 +77,19 @@ pub struct S3 {
 pub struct SecretName {
     /// The name.
     pub name: String,
+}
+
+impl S3 {
+    /// The way there; none is written: the default one.
+    #[must_use]
+    pub fn access(block: Option<&Self>) -> S3Access {
+        block.map_or_else(S3Access::default, |s3| S3Access {
+            endpoint: s3.endpoint.clone(),
+            region: s3.region.clone(),
+            path_style: s3.path_style,
+            credentials_secret: s3.credentials_secret.as_ref().map(|it| it.name.clone()),
+        })
+    }
 }
 
 fn path_style() -> bool {

@@ -7,8 +7,9 @@ use std::io::Read;
 use std::sync::Arc;
 
 use super::chunker::Chunker;
-use super::identity::{Error as FileError, FileFacts};
+use super::identity::Error as FileError;
 use super::sequence::framing;
+use super::shelf::SourceFile;
 use super::stream;
 use crate::formats::csv::header_names;
 use crate::formats::decoded::Column;
@@ -84,8 +85,8 @@ impl Header {
 }
 
 /// Reads what stands before the rows.
-pub fn read(facts: &FileFacts, format: &TextFormat, columns: &[Column]) -> Result<Header, Error> {
-    let start = bom_bytes(facts)?;
+pub fn read(source: &SourceFile, format: &TextFormat, columns: &[Column]) -> Result<Header, Error> {
+    let start = bom_bytes(source)?;
     let end = start;
     let TextFormat::Csv { dialect, header } = format else {
         return Ok(Header {
@@ -100,12 +101,12 @@ pub fn read(facts: &FileFacts, format: &TextFormat, columns: &[Column]) -> Resul
             end,
         });
     }
-    let file = facts.path.display().to_string();
-    let stream = stream::open(facts, start, &Arc::default())?;
+    let file = source.name();
+    let stream = stream::open(source, start, &Arc::default())?;
     let mut chunker = Chunker::new(stream, framing(format), start, None);
     let first = chunker
         .take_first()
-        .map_err(|error| FileError::io("read", &facts.path, error))?;
+        .map_err(|error| FileError::io("read", source.path(), error))?;
     // A file without a single byte has no rows either.
     let Some(first) = first else {
         return Ok(Header {
@@ -134,28 +135,56 @@ pub fn read(facts: &FileFacts, format: &TextFormat, columns: &[Column]) -> Resul
 }
 
 /// Refuses a file without a declared column, before any row is read.
-pub fn check(facts: &FileFacts, format: &TextFormat, columns: &[Column]) -> Result<(), Error> {
+pub fn check(source: &SourceFile, format: &TextFormat, columns: &[Column]) -> Result<(), Error> {
     if !matches!(format, TextFormat::Csv { header: true, .. }) {
         return Ok(());
     }
-    let header = read(facts, format, columns)?;
+    let header = read(source, format, columns)?;
     match header.missing(columns) {
         None => Ok(()),
         Some(column) => Err(Error::MissingColumn {
-            file: facts.path.display().to_string(),
+            file: source.name(),
             column: column.to_owned(),
             found: header.names.join(", "),
         }),
     }
 }
 
+/// Refuses the first of several files that lacks one; so many are opened at once.
+pub fn check_all(
+    files: &[SourceFile],
+    format: &TextFormat,
+    columns: &[Column],
+    at_once: usize,
+) -> Result<(), Error> {
+    let check_some = |some: &[SourceFile]| {
+        some.iter()
+            .try_for_each(|file| check(file, format, columns))
+    };
+    if at_once <= 1 || files.len() <= 1 || !matches!(format, TextFormat::Csv { header: true, .. }) {
+        return check_some(files);
+    }
+    let share = files.len().div_ceil(at_once);
+    std::thread::scope(|scope| {
+        let threads = files
+            .chunks(share)
+            .map(|some| scope.spawn(move || check_some(some)));
+        let threads: Vec<_> = threads.collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<(), Error>>| {
+            let panicked = |panic| std::panic::resume_unwind(panic);
+            thread.join().unwrap_or_else(panicked)
+        };
+        threads.into_iter().try_for_each(join)
+    })
+}
+
 /// Length of a UTF-8 byte order mark at the start of the file: no row has it.
-fn bom_bytes(facts: &FileFacts) -> Result<u64, FileError> {
+fn bom_bytes(source: &SourceFile) -> Result<u64, FileError> {
     let mut first = Vec::new();
-    let stream = stream::open(facts, 0, &Arc::default())?;
+    let stream = stream::open(source, 0, &Arc::default())?;
     stream
         .take(3)
         .read_to_end(&mut first)
-        .map_err(|error| FileError::io("read", &facts.path, error))?;
+        .map_err(|error| FileError::io("read", source.path(), error))?;
     Ok(if first == b"\xEF\xBB\xBF" { 3 } else { 0 })
 }

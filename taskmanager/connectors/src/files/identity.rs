@@ -32,6 +32,9 @@ pub struct FileFacts {
     pub head: u64,
     /// XXH3-64 of the last bytes before `size`.
     pub tail: u64,
+    /// The version of an object of a bucket, which says all: of one the three before are 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
 }
 
 /// Why a file cannot be read as it was listed.
@@ -78,13 +81,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of the system; the path is the caller's.
+    /// An error of the system; the path is the caller's. Objects of a bucket say in this way, too, that
+    /// they are not what was listed.
     pub fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
-        Error::Io {
+        source.downcast().unwrap_or_else(|source| Error::Io {
             action,
             path: path.to_owned(),
             source,
-        }
+        })
     }
 
     /// Whether another attempt may do better.
@@ -166,6 +170,7 @@ impl FileFacts {
             changed_us,
             head,
             tail,
+            etag: None,
         })
     }
 

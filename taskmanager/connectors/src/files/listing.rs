@@ -6,6 +6,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use streamforge_store::Recovery;
+
 /// Why a path yields no files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -27,6 +29,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A bucket cannot be listed.
+    #[error("list {path}")]
+    Bucket {
+        /// As written.
+        path: String,
+        /// What the store said.
+        #[source]
+        source: Box<streamforge_store::Error>,
+    },
     /// Nothing is there.
     #[error("no file matches `{pattern}`; check the path, or set `watch` to wait for files")]
     Nothing {
@@ -35,7 +46,17 @@ pub enum Error {
     },
 }
 
-fn is_hidden(path: &Path, below: usize) -> bool {
+impl Error {
+    /// Whether another attempt may do better.
+    pub fn retry(&self) -> bool {
+        match self {
+            Error::Bucket { source, .. } => source.recovery() == Recovery::OutcomeUnknown,
+            Error::Pattern { .. } | Error::Io { .. } | Error::Nothing { .. } => false,
+        }
+    }
+}
+
+pub(super) fn is_hidden(path: &Path, below: usize) -> bool {
     path.components().skip(below).any(|part| match part {
         Component::Normal(name) => {
             let first = name.as_encoded_bytes().first();
@@ -46,7 +67,7 @@ fn is_hidden(path: &Path, below: usize) -> bool {
 }
 
 /// Number of leading parts of a pattern without wildcards: there the user named a hidden folder.
-fn literal_parts(pattern: &str) -> usize {
+pub(super) fn literal_parts(pattern: &str) -> usize {
     let wild = |part: &Component<'_>| {
         part.as_os_str()
             .as_encoded_bytes()

@@ -5,7 +5,6 @@
 //!
 //! Only wanted columns are read: the file's own schema says what the others are.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,11 +15,14 @@ use arrow::error::ArrowError;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
+use parquet::file::reader::ChunkReader;
 use streamforge_engine::batch::BATCH_ROWS;
 
 use super::decode::DecodedPiece;
-use super::identity::{Error as FileError, FileFacts};
+use super::identity::Error as FileError;
+use super::object::ObjectChunks;
 use super::sequence::Position;
+use super::shelf::{Opened, SourceFile};
 use crate::formats::decoded::{BadRow, Column, Decoded, raw_of, wanted_schema};
 use crate::formats::fault::Fault;
 use crate::formats::write::json_row;
@@ -71,11 +73,13 @@ impl Error {
 
 /// The Parquet files of one split, one after the other.
 pub struct ParquetReading {
-    files: Vec<FileFacts>,
+    files: Vec<SourceFile>,
     columns: Arc<Vec<Column>>,
     schema: SchemaRef,
     position: Position,
     reader: Option<ParquetRecordBatchReader>,
+    /// Of an object: it knows why a read failed.
+    chunks: Option<ObjectChunks>,
     read_bytes: Arc<AtomicU64>,
 }
 
@@ -90,7 +94,7 @@ impl std::fmt::Debug for ParquetReading {
 impl ParquetReading {
     /// Begins at a position, in whose file it checks at once.
     pub fn start(
-        files: Vec<FileFacts>,
+        files: Vec<SourceFile>,
         columns: Arc<Vec<Column>>,
         position: Position,
         read_bytes: Arc<AtomicU64>,
@@ -102,6 +106,7 @@ impl ParquetReading {
             schema,
             position,
             reader: None,
+            chunks: None,
             read_bytes,
         };
         reading.open()?;
@@ -109,16 +114,42 @@ impl ParquetReading {
     }
 
     fn open(&mut self) -> Result<(), Error> {
-        let Some(facts) = self.files.get(self.position.file) else {
+        let Some(source) = self.files.get(self.position.file) else {
             return Ok(());
         };
-        let name = facts.path.display().to_string();
-        let file: File = facts.open()?;
+        let name = source.name();
+        self.reader = Some(match source.open()? {
+            Opened::File(file) => self.reader_of(file, name)?,
+            Opened::Object(object) => {
+                let chunks = ObjectChunks::new(object.object().clone());
+                self.chunks = Some(chunks.clone());
+                let opened = self.reader_of(chunks, name);
+                opened.map_err(|error| self.fault_or(error))?
+            }
+        });
+        Ok(())
+    }
+
+    /// What kept an object from being read, if that is what is behind an error.
+    fn fault_or(&self, error: Error) -> Error {
+        let fault = self.chunks.as_ref().and_then(ObjectChunks::take_fault);
+        let source = self.files.get(self.position.file);
+        match (fault, source) {
+            (Some(fault), Some(source)) => FileError::io("read", source.path(), fault).into(),
+            _ => error,
+        }
+    }
+
+    fn reader_of<T: ChunkReader + 'static>(
+        &self,
+        input: T,
+        name: String,
+    ) -> Result<ParquetRecordBatchReader, Error> {
         let error = |source| Error::Parquet {
             file: name.clone(),
             source,
         };
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(error)?;
+        let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(error)?;
         let mut wanted = Vec::new();
         for column in self.columns.iter().filter(|column| column.wanted) {
             let fields = builder.schema().fields();
@@ -131,24 +162,21 @@ impl ParquetReading {
         }
         let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
         let rows_to_skip = usize::try_from(self.position.row).unwrap_or(usize::MAX);
-        let reader = builder
+        builder
             .with_projection(mask)
             .with_batch_size(BATCH_ROWS)
             .with_offset(rows_to_skip)
             .build()
-            .map_err(error)?;
-        self.reader = Some(reader);
-        Ok(())
+            .map_err(error)
     }
 
     /// The next rows in order; `None` at the end.
     pub fn next_piece(&mut self) -> Result<Option<DecodedPiece>, Error> {
         loop {
-            let Some(facts) = self.files.get(self.position.file) else {
+            let Some(source) = self.files.get(self.position.file) else {
                 return Ok(None);
             };
-            let file = facts.path.display().to_string();
-            let size = facts.size;
+            let (file, size) = (source.name(), source.facts.size);
             if self.reader.is_none() {
                 self.open()?;
             }
@@ -165,7 +193,8 @@ impl ParquetReading {
             let batch = batch.map_err(|source| Error::Rows {
                 file: file.clone(),
                 source,
-            })?;
+            });
+            let batch = batch.map_err(|error| self.fault_or(error))?;
             let decoded = self.convert(&batch, &file)?;
             self.position.row += decoded.rows_n;
             return Ok(Some(DecodedPiece {

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::chunker::{CHUNK_BYTES, Chunker, Framing, Piece};
 use super::fingerprint::Fingerprint;
 use super::header::{self, Error as HeaderError};
-use super::identity::{Error as FileError, FileFacts};
+use super::identity::Error as FileError;
+use super::shelf::SourceFile;
 use super::stream::{self, Entered};
 use crate::formats::decoded::Column;
 use crate::formats::decoder::TextFormat;
@@ -73,7 +74,7 @@ struct Open {
 
 /// The files of one split.
 pub struct Sequence {
-    files: Vec<FileFacts>,
+    files: Vec<SourceFile>,
     format: TextFormat,
     columns: Arc<Vec<Column>>,
     file: usize,
@@ -97,7 +98,7 @@ impl std::fmt::Debug for Sequence {
 impl Sequence {
     /// The files, going on at `position`.
     pub fn new(
-        files: Vec<FileFacts>,
+        files: Vec<SourceFile>,
         format: TextFormat,
         columns: Arc<Vec<Column>>,
         position: Position,
@@ -132,7 +133,7 @@ impl Sequence {
     /// The next rows, in `buffer`'s memory; `None` when all files are read.
     pub fn next_job(&mut self, mut buffer: Vec<u8>) -> Result<Option<Job>, Error> {
         loop {
-            let Some(facts) = self.files.get(self.file) else {
+            let Some(source) = self.files.get(self.file) else {
                 return Ok(None);
             };
             if self.open.is_none() {
@@ -146,7 +147,7 @@ impl Sequence {
             let piece = open
                 .chunker
                 .next_piece(buffer)
-                .map_err(|error| FileError::io("read", &facts.path, error))?;
+                .map_err(|error| FileError::io("read", source.path(), error))?;
             if let Some(piece) = piece {
                 return Ok(Some(Job {
                     file: self.file,
@@ -166,15 +167,15 @@ impl Sequence {
 
     fn open_file(&self) -> Result<Open, Error> {
         // `next_job` and `check` come here only for a file that is there.
-        let facts = self.files.get(self.file).ok_or_else(HeaderError::no_file)?;
-        let header = header::read(facts, &self.format, &self.columns)?;
+        let source = self.files.get(self.file).ok_or_else(HeaderError::no_file)?;
+        let header = header::read(source, &self.format, &self.columns)?;
         if let Some(column) = header.missing(&self.columns) {
-            tracing::warn!(file = %facts.path.display(), column, header = header.names.join(","),
+            tracing::warn!(file = %source.name(), column, header = header.names.join(","),
                 "the header does not name a declared column; all rows of the file are bad");
         }
         let offset = self.offset.max(header.end);
         let known = self.read.filter(|_| offset == self.offset);
-        let Entered { stream, prefix } = stream::enter(facts, offset, known, &self.read_bytes)?;
+        let Entered { stream, prefix } = stream::enter(source, offset, known, &self.read_bytes)?;
         let chunker = Chunker::new(stream, framing(&self.format), offset, prefix);
         Ok(Open {
             chunker,

@@ -8,7 +8,7 @@
 //! files are to be moved in whole.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -27,9 +27,10 @@ use super::config::{Order, SourceConfig};
 use super::decode::{DecodedPiece, Reading};
 use super::header;
 use super::identity::FileFacts;
-use super::listing::{self, list};
+use super::listing;
 use super::parquet_read::ParquetReading;
 use super::sequence::{Position, Sequence};
+use super::shelf::{Found, Shelf, SourceFile};
 use super::split;
 use super::stream::check_read;
 use crate::error::{failed, refused};
@@ -72,26 +73,27 @@ pub struct FileSourceSpec {
     pub layout: Layout,
     /// Whether rows carry their origin.
     pub origin: bool,
+    /// Where the files lie.
+    pub shelf: Arc<Shelf>,
 }
 
-fn facts_of(paths: Vec<PathBuf>, node: &str) -> Result<Vec<FileFacts>, Error> {
-    let facts = |path: PathBuf| {
-        FileFacts::of(&path)
-            .map_err(|error| failed(format!("list files of {node}"), error.retry(), error))
-    };
-    paths.into_iter().map(facts).collect()
+fn facts_of(found: &Found, node: &str) -> Result<FileFacts, Error> {
+    found
+        .facts()
+        .map_err(|error| failed(format!("list files of {node}"), error.retry(), error))
 }
 
 /// Whether the files that are still to be read are those that were listed.
-fn check_files(state: &SplitState) -> Result<(), Error> {
+fn check_files(state: &SplitState, shelf: &Arc<Shelf>) -> Result<(), Error> {
     let action = || format!("read {}", state.split);
     let opened = split::open(state).map_err(|error| failed(action(), false, error))?;
     let Some((description, position)) = opened else {
         return Ok(());
     };
-    let mut unread = description.files.iter().skip(position.file);
+    let unread = description.files.into_iter().skip(position.file);
+    let mut unread = unread.map(|facts| SourceFile::new(facts, shelf));
     let checked = match unread.next() {
-        Some(current) => check_read(current, &position),
+        Some(current) => check_read(&current, &position),
         None => Ok(()),
     };
     checked
@@ -112,9 +114,12 @@ fn files_of(state: &SplitState) -> Vec<SplitId> {
     files.iter().map(|file| file_id(&file.path)).collect()
 }
 
-fn listed(spec: &FileSourceSpec) -> Result<Vec<PathBuf>, Error> {
-    list(&spec.config.path)
-        .map_err(|error| failed(format!("list files of {}", spec.node), false, error))
+fn listed(spec: &FileSourceSpec) -> Result<Vec<Found>, Error> {
+    let found = spec.shelf.list(&spec.config.path);
+    found.map_err(|error| {
+        let action = format!("list files of {}", spec.node);
+        failed(action, error.retry(), error)
+    })
 }
 
 /// Lists the files of a source.
@@ -133,8 +138,8 @@ impl FileEnumerator {
 #[async_trait]
 impl SplitEnumerator for FileEnumerator {
     async fn list(&mut self) -> Result<Vec<SplitState>, Error> {
-        let paths = listed(&self.spec)?;
-        if paths.is_empty() && self.spec.config.watch.is_none() {
+        let found = listed(&self.spec)?;
+        if found.is_empty() && self.spec.config.watch.is_none() {
             let error = listing::Error::Nothing {
                 pattern: self.spec.config.path.clone(),
             };
@@ -144,16 +149,19 @@ impl SplitEnumerator for FileEnumerator {
                 error,
             ));
         }
-        let facts = facts_of(paths, &self.spec.node)?;
+        let facts = found.iter().map(|file| facts_of(file, &self.spec.node));
+        let facts: Vec<FileFacts> = facts.collect::<Result<_, _>>()?;
         // Later, in a watched folder, the rows of such a file go to `.bad`: a job that runs is not
         // ended by one file.
         if let FileFormat::Text(format) = &self.spec.format {
-            for file in &facts {
-                header::check(file, format, &self.spec.layout.columns).map_err(|error| {
-                    let action = format!("list files of {}", self.spec.node);
-                    failed(action, error.retry(), error)
-                })?;
-            }
+            let shelf = &self.spec.shelf;
+            let files = SourceFile::all(facts.clone(), shelf);
+            let columns = &self.spec.layout.columns;
+            let checked = header::check_all(&files, format, columns, shelf.openings_at_once());
+            checked.map_err(|error| {
+                let action = format!("list files of {}", self.spec.node);
+                failed(action, error.retry(), error)
+            })?;
         }
         Ok(split::splits_of(facts, self.spec.config.order))
     }
@@ -236,11 +244,8 @@ impl FileReader {
         else {
             return Ok(None);
         };
-        let files = description.files;
-        let names = files
-            .iter()
-            .map(|file| Arc::from(file.path.display().to_string()))
-            .collect();
+        let files = SourceFile::all(description.files, &self.spec.shelf);
+        let names = files.iter().map(|file| Arc::from(file.name())).collect();
         let columns = Arc::clone(&self.spec.layout.columns);
         let read_bytes = Arc::clone(&self.read_bytes);
         let reading = match &self.spec.format {
@@ -339,23 +344,23 @@ impl FileReader {
         self.looked = Some(Instant::now());
         let parallelism = u64::from(self.place.parallelism.max(1));
         let mut new = Vec::new();
-        for path in listed(&self.spec)? {
-            let id = file_id(&path);
+        for file in listed(&self.spec)? {
+            let id = file_id(&file.path);
             let owner = match self.spec.config.order {
                 Order::ByName => 0,
                 Order::Any => xxh3_64(id.0.as_bytes()) % parallelism,
             };
             if owner == u64::from(self.place.subtask) && self.seen.insert(id) {
-                new.push(path);
+                new.push(file);
             }
         }
         let mut facts = Vec::new();
-        for path in new {
-            match facts_of(vec![path.clone()], &self.spec.node) {
-                Ok(found) => facts.extend(found),
+        for file in new {
+            match facts_of(&file, &self.spec.node) {
+                Ok(found) => facts.push(found),
                 // Somebody took it away again, as one may with a folder that is watched.
-                Err(_) if !path.exists() => {
-                    self.seen.remove(&file_id(&path));
+                Err(_) if file.is_gone() => {
+                    self.seen.remove(&file_id(&file.path));
                 }
                 Err(error) => return Err(error),
             }
@@ -369,16 +374,18 @@ impl FileReader {
 
     /// Files that came after the list was made are not read; whoever put them there should know.
     fn tell_unread(&self) {
-        if self.place.subtask != 0 || self.place.job.is_none() {
+        let is_asked_for = self.place.subtask == 0 && self.place.job.is_some();
+        // A bucket is listed when the job begins, and then only to be watched: each time costs.
+        if !is_asked_for || matches!(*self.spec.shelf, Shelf::Bucket(_)) {
             return;
         }
-        let paths = listed(&self.spec).unwrap_or_default();
-        let unread = |path: &&PathBuf| !self.seen.contains(&file_id(path));
-        let unread: Vec<&PathBuf> = paths.iter().filter(unread).collect();
+        let found = listed(&self.spec).unwrap_or_default();
+        let unread = |file: &&Found| !self.seen.contains(&file_id(&file.path));
+        let unread: Vec<&Found> = found.iter().filter(unread).collect();
         if let Some(first) = unread.first() {
             tracing::warn!(
                 files = unread.len(),
-                first = %first.display(),
+                first = %first.path.display(),
                 "some files that match the path of `{}` are not read: they are not among those that the job listed \
                  when it began; a source with `watch` reads what comes later",
                 self.spec.node
@@ -407,7 +414,7 @@ impl SourceReader for FileReader {
     async fn assign(&mut self, splits: Vec<SplitState>) -> Result<(), Error> {
         for split in splits {
             self.seen.extend(files_of(&split));
-            check_files(&split)?;
+            check_files(&split, &self.spec.shelf)?;
             if split.progress != SplitProgress::End {
                 self.all_bytes += split.weight;
                 self.waiting.push_back(split);

@@ -6,7 +6,6 @@
 //! before the offset are passed over: neither gzip nor zstd can be entered in the middle. A plain one
 //! is entered at the block of its fingerprint.
 
-use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Take};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use super::fingerprint::{Fingerprint, Prefix, block_start};
-use super::identity::{Error, FileFacts, Touch};
+use super::identity::{Error, Touch};
 use super::sequence::Position;
+use super::shelf::{Opened, SourceFile};
 
 /// Bytes read at once from a compressed file.
 const COMPRESSED_READ_BYTES: usize = 128 << 10;
@@ -44,7 +44,7 @@ impl Codec {
 
 /// A file up to its listed length. Counts what passes, for people who watch the progress.
 struct Listed {
-    inner: Take<File>,
+    inner: Take<Opened>,
     bytes: Arc<AtomicU64>,
     path: PathBuf,
     /// Length and time of change when it was opened; `None`: somebody was told that they differ.
@@ -53,8 +53,7 @@ struct Listed {
 
 impl Listed {
     fn state(&self) -> Option<(u64, Option<SystemTime>)> {
-        let facts = self.inner.get_ref().metadata().ok()?;
-        Some((facts.len(), facts.modified().ok()))
+        self.inner.get_ref().state()
     }
 
     /// What is appended is not read; what is written over may have been, or not.
@@ -103,58 +102,58 @@ pub struct Entered {
 /// A stream that goes on at `offset`, up to the listed length of the file. Bytes taken from the disk
 /// are added to `read_bytes`.
 pub fn open(
-    facts: &FileFacts,
+    file: &SourceFile,
     offset: u64,
     read_bytes: &Arc<AtomicU64>,
 ) -> Result<Box<dyn Read + Send>, Error> {
-    enter(facts, offset, None, read_bytes).map(|entered| entered.stream)
+    enter(file, offset, None, read_bytes).map(|entered| entered.stream)
 }
 
 /// The same, and what lies before the offset. If that is known it is compared, as far as it has to be
 /// read for the sake of going on: the begin of the last block, or all of a compressed file.
 pub fn enter(
-    facts: &FileFacts,
+    file: &SourceFile,
     offset: u64,
     known: Option<Fingerprint>,
     read_bytes: &Arc<AtomicU64>,
 ) -> Result<Entered, Error> {
-    let from = match Codec::of(&facts.path) {
+    let from = match Codec::of(file.path()) {
         Codec::Plain => block_start(offset),
         Codec::Gzip | Codec::Zstd => 0,
     };
     read_bytes.fetch_add(from, Ordering::Relaxed);
-    enter_from(facts, from, offset, known, read_bytes)
+    enter_from(file, from, offset, known, read_bytes)
 }
 
 /// Checks that what was read of a file is what is there, if somebody touched it since.
-pub fn check_read(facts: &FileFacts, position: &Position) -> Result<(), Error> {
-    let (_, touch) = facts.open_touched()?;
+pub fn check_read(file: &SourceFile, position: &Position) -> Result<(), Error> {
+    let (_, touch) = file.open_touched()?;
     let unread = position.offset == 0 && position.row == 0;
     if touch == Touch::Untouched || unread {
         return Ok(());
     }
     match position.read {
         Some(known) => {
-            enter_from(facts, 0, position.offset, Some(known), &Arc::default())?;
-            tracing::info!(file = %facts.path.display(),
+            enter_from(file, 0, position.offset, Some(known), &Arc::default())?;
+            tracing::info!(file = %file.name(),
                 "file was touched; what was read of it is the same");
             Ok(())
         }
         None if touch == Touch::Grew => Ok(()),
-        None => Err(facts.changed("same length, another time of change")),
+        None => Err(file.facts.changed("same length, another time of change")),
     }
 }
 
 /// Reads from `from`, where a block begins, and passes over the bytes before `offset`.
 fn enter_from(
-    facts: &FileFacts,
+    file: &SourceFile,
     from: u64,
     offset: u64,
     known: Option<Fingerprint>,
     read_bytes: &Arc<AtomicU64>,
 ) -> Result<Entered, Error> {
-    let path = &facts.path;
-    let mut stream = decompressed(facts, from, read_bytes)?;
+    let path = file.path();
+    let mut stream = decompressed(file, from, read_bytes)?;
     let chain = if from == 0 {
         Some(0)
     } else {
@@ -165,13 +164,15 @@ fn enter_from(
         .map_err(|error| Error::io("read", path, error))?;
     if passed < offset - from {
         return Err(Error::Shrank {
-            path: path.clone(),
+            path: path.to_owned(),
             listed: offset,
             now: from + passed,
         });
     }
     if known.is_some_and(|known| known != prefix.fingerprint()) {
-        return Err(facts.changed("what was read of it is not what it holds now"));
+        return Err(file
+            .facts
+            .changed("what was read of it is not what it holds now"));
     }
     Ok(Entered {
         stream,
@@ -181,26 +182,27 @@ fn enter_from(
 
 /// The bytes of a file; of a plain one from `from`, which is 0 for others.
 fn decompressed(
-    facts: &FileFacts,
+    file: &SourceFile,
     from: u64,
     read_bytes: &Arc<AtomicU64>,
 ) -> Result<Box<dyn Read + Send>, Error> {
-    let mut file: File = facts.open()?;
-    let path = &facts.path;
+    let mut opened = file.open()?;
+    let (path, size) = (file.path(), file.facts.size);
     if from > 0 {
-        file.seek(SeekFrom::Start(from))
+        opened
+            .seek(SeekFrom::Start(from))
             .map_err(|error| Error::io("seek in", path, error))?;
     }
     let bytes = Arc::clone(read_bytes);
     let mut listed = Listed {
-        inner: file.take(facts.size.saturating_sub(from)),
+        inner: opened.take(size.saturating_sub(from)),
         bytes,
-        path: path.clone(),
+        path: path.to_owned(),
         opened: None,
     };
     listed.opened = listed.state();
     // Writers that were given no row leave nothing, not even the frame of a compressed file.
-    if facts.size == 0 {
+    if size == 0 {
         return Ok(Box::new(std::io::empty()));
     }
     Ok(match Codec::of(path) {
@@ -223,12 +225,17 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::files::identity::FileFacts;
+
+    fn listed(path: &Path) -> SourceFile {
+        SourceFile::new(FileFacts::of(path).unwrap(), &Arc::default())
+    }
 
     fn rest(name: &str, content: &[u8], offset: u64) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
-        let facts = FileFacts::of(&path).unwrap();
+        let facts = listed(&path);
         let mut text = String::new();
         open(&facts, offset, &Arc::default())
             .unwrap()
@@ -263,7 +270,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.ndjson");
         std::fs::write(&path, "x".repeat(100_000)).unwrap();
-        let facts = FileFacts::of(&path).unwrap();
+        let facts = listed(&path);
         let mut stream = open(&facts, 0, &Arc::default()).unwrap();
         stream.read_exact(&mut [0; 10]).unwrap();
 
@@ -286,8 +293,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, before).unwrap();
-        let mut facts = FileFacts::of(&path).unwrap();
-        facts.changed_us -= 1;
+        let mut facts = listed(&path);
+        facts.facts.changed_us -= 1;
         let offset = 2 << 20;
         let entered = enter_from(&facts, 0, offset, None, &Arc::default()).unwrap();
         let position = Position {

@@ -3,8 +3,14 @@
 use super::{Case, check, load, problems, with};
 
 #[test]
-fn stores_and_outputs_in_a_bucket_are_taken() {
+fn stores_inputs_and_outputs_in_a_bucket_are_taken() {
     for (from, to) in [
+        ("\"/data/*.ndjson\"", "\"s3://bucket\""),
+        ("\"/data/*.ndjson\"", "\"s3://bucket/in/day=1/\""),
+        (
+            "\"/data/*.ndjson\"",
+            "\"s3://bucket/a b/*.gz\", s3: {region: x}",
+        ),
         (
             "parallelism: 4",
             "checkpoint: {storage: {uri: \"s3://bucket/jobs/one/\"}}",
@@ -46,10 +52,36 @@ fn the_place_of_a_store_carries_its_access() {
 #[test]
 fn mistakes_of_places_in_a_bucket_are_told() {
     const ADDRESS: &str = "write `s3://bucket/prefix`, as in `s3://team-data/jobs/clicks`";
+    const FILES: &str = "write `s3://bucket/prefix/`, or a glob like `s3://bucket/in/*.ndjson`";
     let storage = "spec.checkpoint.storage";
     let path =
         |rest: &str| -> &'static str { Box::leak(format!("{storage}.{rest}").into_boxed_str()) };
     check(&[
+        Case(
+            "\"/data/*.ndjson\"",
+            "\"s3://B/in/\"",
+            8,
+            "spec.sources[0].file.path",
+            "`s3://B/in/` is no address of a bucket: the name of a bucket has 3 to 63 characters",
+            FILES,
+        ),
+        Case(
+            "\"/data/*.ndjson\"",
+            "\"s3://bucket/in/***\"",
+            8,
+            "spec.sources[0].file.path",
+            "`in/***` is no glob: Pattern syntax error near position 5: wildcards are either regular `*` \
+             or recursive `**`",
+            FILES,
+        ),
+        Case(
+            "\"/data/*.ndjson\"",
+            "\"/data/*.ndjson\", s3: {region: x}",
+            8,
+            "spec.sources[0].file.s3",
+            "`s3` means nothing here: the path is not in a bucket",
+            "remove it, or write a path like `s3://bucket/prefix`",
+        ),
         Case(
             "parallelism: 4",
             "checkpoint: {storage: {uri: \"s3://b/p\"}}",
@@ -107,4 +139,26 @@ fn mistakes_of_places_in_a_bucket_are_told() {
             "",
         ),
     ]);
+}
+
+#[test]
+fn output_in_a_bucket_that_would_be_read_back_is_refused_and_on_another_server_it_is_not() {
+    let text = |sink: &str| {
+        with("\"/data/*.ndjson\"", "\"s3://bucket/in/\"").replacen(
+            "path: /data/out}",
+            &format!("path: \"s3://bucket/in/out/\"{sink}}}"),
+            1,
+        )
+    };
+
+    let found = problems(&text(""));
+    let [problem] = found.as_slice() else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(
+        problem.message,
+        "the job would read its own output: the source `clicks` reads `s3://bucket/in/`"
+    );
+    let elsewhere = problems(&text(", s3: {endpoint: \"http://other:9000\"}"));
+    assert!(elsewhere.is_empty(), "{elsewhere:#?}");
 }

@@ -189,14 +189,6 @@ fn what_is_planned_for_later_is_not_supported_yet() {
             "",
         ),
         Case(
-            "\"/data/*.ndjson\"",
-            "\"s3://bucket/x\"",
-            8,
-            "spec.sources[0].file.path",
-            "`s3://` paths are not supported yet",
-            "",
-        ),
-        Case(
             "json: {}",
             "avro: {}",
             9,

@@ -23,7 +23,7 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 use streamforge_core::ids::{CheckpointId, Epoch, JobId, SlotId};
 use streamforge_core::manifest::{StagedInterval, StagedObject};
-use streamforge_core::s3::{S3Access, S3Place};
+use streamforge_core::s3::S3Place;
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::{Publisher, SinkWriter, Staging};
@@ -35,7 +35,7 @@ use tokio::sync::OnceCell;
 
 use super::{FileSinkSpec, FileWriter, STAGING, WriterName, epoch_of, name_prefix};
 use crate::error::{failed, refused};
-use crate::files::config::SinkConfig;
+use crate::files::config::{S3, SinkConfig};
 use crate::files::sink::segment::disk_error;
 
 /// Files of one interval that are sent at once; each sends a few parts at once by itself.
@@ -49,16 +49,7 @@ pub fn place_of(config: &SinkConfig) -> Result<Option<S3Place>, Error> {
     if !config.path.starts_with(streamforge_core::s3::SCHEME) {
         return Ok(None);
     }
-    let access = config
-        .s3
-        .as_ref()
-        .map_or_else(S3Access::default, |s3| S3Access {
-            endpoint: s3.endpoint.clone(),
-            region: s3.region.clone(),
-            path_style: s3.path_style,
-            credentials_secret: s3.credentials_secret.as_ref().map(|it| it.name.clone()),
-        });
-    S3Place::parse(&config.path, access)
+    S3Place::parse(&config.path, S3::access(config.s3.as_ref()))
         .map(Some)
         .map_err(|error| failed("open file sink", false, error))
 }

@@ -1,3 +1,5 @@
+mod bucket;
+
 use std::fs;
 use std::io::Write;
 
@@ -45,10 +47,12 @@ fn spec(pattern: &str, format: FileFormat, order: Order) -> FileSourceSpec {
             path: pattern.to_owned(),
             order,
             watch: None,
+            s3: None,
         },
         format,
         layout: Layout::new(&declared, &output),
         origin: true,
+        shelf: Arc::default(),
     }
 }
 
@@ -236,7 +240,7 @@ async fn a_file_that_comes_later_without_a_declared_column_is_bad_and_ends_no_jo
     let path = folder.path().join("a.csv");
     fs::write(&path, "other,N,s\nq,1,x\nq,2,y\n").unwrap();
     let spec = spec(path.to_str().unwrap(), csv(), Order::Any);
-    let found = split::splits_of(facts_of(vec![path], "in").unwrap(), Order::Any);
+    let found = split::splits_of(vec![FileFacts::of(&path).unwrap()], Order::Any);
 
     let heard = read(&spec, 1, found, usize::MAX).await.unwrap();
 

@@ -1,76 +1,41 @@
 //! The sink in a bucket, against the real server of `e2e/services/s3`.
 
-use std::process::Command;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use streamforge_core::ids::{Generation, OperatorUid};
 use streamforge_core::job_graph::ChangelogMode;
-use tempfile::TempDir;
 
 use super::*;
-use crate::files::config::{S3, SecretName};
 use crate::files::sink::OutputFormat;
+use crate::files::test_server::Server;
 use crate::formats::write::CsvDialect;
 
 /// A place of one test's own on the server.
 struct Place {
     config: SinkConfig,
-    secrets: Option<TempDir>,
+    server: Server,
 }
 
 impl Place {
     /// Starts the server if need be.
     fn new(test: &str) -> Self {
-        let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/services/s3");
-        let output = Command::new(script)
-            .arg("up")
-            .output()
-            .expect("the script is there");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let value = |name: &str| {
-            said.lines()
-                .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
-        };
-        let keys = value("AWS_ACCESS_KEY_ID").zip(value("AWS_SECRET_ACCESS_KEY"));
-        let secrets = keys.map(|(id, secret)| {
-            let folder = tempfile::tempdir().unwrap();
-            fs::create_dir(folder.path().join("keys")).unwrap();
-            fs::write(folder.path().join("keys/accessKeyId"), id).unwrap();
-            fs::write(folder.path().join("keys/secretAccessKey"), secret).unwrap();
-            folder
-        });
-        let unique = xxhash_rust::xxh3::xxh3_64(
-            format!("{:?} {}", std::time::SystemTime::now(), std::process::id()).as_bytes(),
-        );
-        let bucket = value("S3_BUCKET").unwrap();
+        let server = Server::up(&format!("test-sink/{test}"));
         Self {
             config: SinkConfig {
-                path: format!("s3://{bucket}/test-sink/{test}-{unique:016x}/"),
+                path: server.path(),
                 partition_by: Vec::new(),
                 rollover: None,
-                s3: Some(S3 {
-                    endpoint: value("S3_ENDPOINT"),
-                    region: None,
-                    path_style: true,
-                    credentials_secret: secrets.is_some().then(|| SecretName {
-                        name: "keys".to_owned(),
-                    }),
-                }),
+                s3: Some(server.s3()),
             },
-            secrets,
+            server,
         }
     }
 
     fn door(&self) -> Door {
         let place = place_of(&self.config).unwrap().unwrap();
-        Door::new(place, self.secrets.as_ref().map(|it| it.path().to_owned()))
+        Door::new(place, self.server.secrets())
     }
 
     fn writer(&self, format: OutputFormat, epoch: u64) -> BucketWriter {
