@@ -122,7 +122,7 @@ fn what_a_pod_cannot_reach_is_refused_with_the_cure() {
             "/sources/0",
             file_source,
             "spec.sources[0].file.path",
-            "read from Kafka or from a generator",
+            "write `path: s3://bucket/prefix/`, or read from Kafka",
         ),
         (
             "/sinks/0",
@@ -255,6 +255,11 @@ fn task_manager_mistakes_are_found_where_they_stand() {
             "/taskManager/resources",
             json!({"requests": {"memory": "2Gi"}, "limits": {"memory": "1024Mi"}}),
             "spec.taskManager.resources.requests.memory",
+        ),
+        (
+            "/checkpoint/storage/s3/credentialsSecret/name",
+            json!("../x"),
+            "spec.checkpoint.storage.s3.credentialsSecret.name",
         ),
         (
             "/sources/0/kafka/security/caSecret/name",
