@@ -1,8 +1,7 @@
 //! Names that are kept free for later.
 //!
-//! Owns: the words that `validate` answers with "not supported yet" instead of "unknown field", both
-//! keys and values that have no type yet. Where to start when a
-//! part comes to life: take its line out here.
+//! Owns: the words that `validate` answers with "not supported yet" instead of "unknown field": keys and
+//! values that have no type yet. Where to start when a part comes to life: take its line out here.
 
 /// A key that has no type yet. `path` uses `[]` for any item of a list.
 #[derive(Clone, Copy, Debug)]
