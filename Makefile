@@ -92,7 +92,7 @@ charts: ## helm lint, schema, promtool on alerts and dashboard, actionlint on th
 
 e2e: setup images ## install, first job, kills in a real Kubernetes: kind, or processes on this machine (root)
 	e2e/cluster/with --nodes 2 -- bash -euo pipefail -c \
-	  'scripts/charts --server; $(call cargo_test,--features streamforge-e2e-cluster/cluster --test-threads 1 -E "package(streamforge-e2e-cluster)")'
+	  'scripts/charts --server; $(call cargo_test,--features streamforge-e2e-cluster/cluster --test-threads 1 -E "package(streamforge-e2e-cluster)"); e2e/cluster/upgrade'
 
 cluster-up: ## start that Kubernetes and leave it running; prints what to export
 	@e2e/cluster/local/cluster up

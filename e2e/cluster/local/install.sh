@@ -1,14 +1,13 @@
 # Sourced by `cluster`: the Debian packages and the binaries. Binaries are kept per version of
-# Kubernetes and built again when their source changes.
+# Kubernetes and of their source; older ones may be removed by hand.
 
 build_binaries() {
-  local stamp flags helm_flags package
-  stamp=$(cat "$here"/kubernetes/* "$here/pause.c" | sha256sum | cut -d ' ' -f 1)
-  [ "$(cat "$built/.stamp" 2> /dev/null)" = "$stamp" ] && return
+  local flags helm_flags package
+  [ -e "$built/.complete" ] && return
   mkdir -p "$built"
   exec 8> "$built/.lock"
   flock 8
-  if [ "$(cat "$built/.stamp" 2> /dev/null)" != "$stamp" ]; then
+  if [ ! -e "$built/.complete" ]; then
     echo "cluster: compiling Kubernetes $version (cold: 5 to 9 minutes on two cores, once)" >&2
     # Programs ask each other for their versions and refuse v0.0.0.
     flags='-s -w' helm_flags='-s -w'
@@ -21,16 +20,14 @@ build_binaries() {
     done
     (cd "$here/kubernetes"
       export CGO_ENABLED=0 GOWORK=off
-      go build -trimpath -ldflags "$flags" -o "$built/kubernetes.new" .
+      go build -trimpath -ldflags "$flags" -o "$built/kubernetes" . &&
       go build -trimpath -ldflags "$helm_flags" -o "$built/helm" helm.sh/helm/v3/cmd/helm) > "$built/build.log" 2>&1 ||
       { tail -n 30 "$built/build.log" >&2; fail "compile Kubernetes; its log: $built/build.log"; }
-    # Replaced, not overwritten: a cluster may be running it.
-    mv "$built/kubernetes.new" "$built/kubernetes"
     cc -Os -static -s -o "$built/pause" "$here/pause.c"
     "$root/scripts/oci_image.py" --output "$built/pause.tar" --name localhost/pause:1 \
       --user 65535:65535 --entrypoint /pause "$built/pause=/pause" > /dev/null
     ln -sf kubernetes "$built/kubectl"
-    echo "$stamp" > "$built/.stamp"
+    touch "$built/.complete"
   fi
   exec 8>&-
 }

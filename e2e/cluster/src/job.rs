@@ -16,8 +16,20 @@ pub fn finish(namespace: &Namespace, job: &str, document: &str, limit_s: u64) {
         assert_ne!(phase, "Failed", "{:#}", namespace.status(job));
         (phase == "Finished").then_some(())
     });
-    let here = workspace(document);
-    here.verify();
+    // In a cluster each job has a folder of its own below the one that its document names.
+    let uri = checkpoint_folder(document);
+    let id = &namespace.status(job)["jobId"];
+    let own = format!("{uri}/{}", id.as_str().expect("a job that ran has an id"));
+    workspace(&document.replace(&uri, &own)).verify();
+}
+
+/// What `checkpoint.storage.uri` says.
+fn checkpoint_folder(document: &str) -> String {
+    let (_, after) = document
+        .split_once("storage: {uri: \"")
+        .expect("it has a store");
+    let (uri, _) = after.split_once('"').expect("the quote ends");
+    uri.to_owned()
 }
 
 /// A workspace on this machine with a document of the cluster: the services have other addresses here.

@@ -26,14 +26,18 @@ fn node_of(pod: &Value) -> &str {
     pod["spec"]["nodeName"].as_str().unwrap_or_default()
 }
 
-/// A node that has a task manager and is not the first: in a local cluster that one holds the API server.
+/// A node that has one of two task managers and is not the first: in a local cluster that one holds the API server.
 fn other_node(namespace: &Namespace) -> String {
     let pods = namespace.pods();
     let nodes: Vec<&str> = pods.iter().map(node_of).collect();
+    assert!(
+        nodes.len() == 2 && nodes[0] != nodes[1],
+        "task managers are not spread: {nodes:?}"
+    );
     let other = nodes
         .iter()
         .find(|node| !node.ends_with('1') && !node.ends_with("control-plane"));
-    (*other.unwrap_or_else(|| panic!("task managers are not spread: {nodes:?}"))).to_owned()
+    (*other.expect("one of two nodes is not the first")).to_owned()
 }
 
 fn cluster(verb: &str, node: &str) {

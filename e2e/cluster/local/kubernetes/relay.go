@@ -13,7 +13,8 @@ import (
 )
 
 // relay listens in the network namespace that the file outside stands for, and connects each client
-// to an address in the namespace that it was started in. A door is LISTEN=TARGET.
+// to an address in the namespace that it was started in. A door is LISTEN=TARGET; when it is open, the
+// address that it has (port 0 stands for any) is printed.
 func relay(outside string, doors []string) error {
 	ended := make(chan error)
 	for _, door := range doors {
@@ -25,6 +26,7 @@ func relay(outside string, doors []string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", door, err)
 		}
+		fmt.Println(listener.Addr())
 		go func() {
 			for {
 				client, err := listener.Accept()
