@@ -97,13 +97,19 @@ impl StorePlace {
         let storage = spec.checkpoint.storage.as_ref();
         let access = storage.and_then(|storage| storage.s3.as_ref());
         let secrets = args.secrets.as_deref();
-        let uri = spec.restore_from.as_ref().and_then(|it| it.uri.as_ref());
-        match (given, uri) {
-            (Some(path), _) => Self::given(path, access, secrets).map(Some),
-            (None, Some(uri)) => Self::of_text(uri, access, secrets)
+        let from = spec.restore_from.as_ref();
+        let uri = from.and_then(|it| it.uri.as_ref());
+        let name = from.and_then(|it| it.savepoint.as_ref());
+        match (given, uri, name) {
+            (Some(path), _, _) => Self::given(path, access, secrets).map(Some),
+            (None, Some(uri), _) => Self::of_text(uri, access, secrets)
                 .context("restoreFrom.uri")
                 .map(Some),
-            (None, None) => Ok(None),
+            (None, None, Some(name)) => bail!(
+                "restoreFrom.savepoint: only a cluster knows savepoints by name; say where {name} is with \
+                 --restore-from"
+            ),
+            (None, None, None) => Ok(None),
         }
     }
 
@@ -277,5 +283,22 @@ mod tests {
         assert_eq!(folder, "store/savepoints/nightly");
         let none = StorePlace::of_savepoint(None, &args, &job).expect("nothing is wrong");
         assert_eq!(none, None);
+
+        let named = streamforge_crds::v1alpha1::RestoreFrom {
+            savepoint: Some("nightly".to_owned()),
+            uri: None,
+        };
+        let job = StreamJobSpec {
+            restore_from: Some(named),
+            ..job
+        };
+        let refused = StorePlace::of_savepoint(None, &args, &job).expect_err("there is no cluster");
+        assert!(
+            refused
+                .to_string()
+                .contains("where nightly is with --restore-from")
+        );
+        let found = StorePlace::of_savepoint(Some(Path::new("/a")), &args, &job);
+        assert!(found.expect("it is a place").is_some());
     }
 }

@@ -361,6 +361,25 @@ pub struct TaskSnapshot {
     pub bytes: u64,
 }
 
+/// How far a source is behind what is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lag {
+    /// Records that are there and not read.
+    pub records_n: u64,
+    /// When the last record read was written, in milliseconds since the epoch; `None`: it is not
+    /// behind, or does not know.
+    pub read_up_to_ms: Option<i64>,
+}
+
+impl Lag {
+    /// Adds other tasks' lag: records add up, and whoever is furthest behind counts.
+    pub fn add(&mut self, other: &Self) {
+        self.records_n = self.records_n.saturating_add(other.records_n);
+        let both = [self.read_up_to_ms, other.read_up_to_ms];
+        self.read_up_to_ms = both.into_iter().flatten().min();
+    }
+}
+
 /// How the tasks do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -372,6 +391,9 @@ pub struct Progress {
     pub held_back_by: BTreeMap<OperatorUid, String>,
     /// Per source: units read and units in all (0: unbounded), in the connector's unit.
     pub read: BTreeMap<OperatorUid, (u64, u64)>,
+    /// Per source that knows it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lag: BTreeMap<OperatorUid, Lag>,
 }
 
 impl Progress {
@@ -394,6 +416,9 @@ impl Progress {
             let sum = self.read.entry(uid.clone()).or_default();
             sum.0 += read;
             sum.1 += all;
+        }
+        for (uid, lag) in &other.lag {
+            self.lag.entry(uid.clone()).or_default().add(lag);
         }
     }
 }
@@ -448,7 +473,14 @@ mod tests {
             )]),
             watermarks: BTreeMap::from([(uid.clone(), Watermark(watermark))]),
             held_back_by: BTreeMap::from([(uid.clone(), split.to_owned())]),
-            read: BTreeMap::from([(uid, (2, 3))]),
+            read: BTreeMap::from([(uid.clone(), (2, 3))]),
+            lag: BTreeMap::from([(
+                uid,
+                Lag {
+                    records_n: 7,
+                    read_up_to_ms: Some(watermark),
+                },
+            )]),
         }
     }
 
@@ -463,6 +495,8 @@ mod tests {
             assert_eq!(sum.watermarks[&uid], Watermark(5));
             assert_eq!(sum.held_back_by[&uid], "5");
             assert_eq!(sum.read[&uid], (4, 6));
+            let lag = sum.lag[&uid];
+            assert_eq!((lag.records_n, lag.read_up_to_ms), (14, Some(5)));
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Names that are kept free for later.
 //!
-//! Owns: the words that `validate` answers with "not supported yet" instead of "unknown field", both
-//! keys that have no type yet and parts that have a type but no implementation. Where to start when a
-//! part comes to life: take its line out here.
+//! Owns: the words that `validate` answers with "not supported yet" instead of "unknown field": keys and
+//! values that have no type yet. Where to start when a part comes to life: take its line out here.
 
 /// A key that has no type yet. `path` uses `[]` for any item of a list.
 #[derive(Clone, Copy, Debug)]
@@ -108,9 +107,6 @@ pub const VALUES: &[ReservedValue] = &[
         value: "RocksDb",
     },
 ];
-
-/// Fields that have a type but no implementation.
-pub const FIELDS: &[&str] = &["spec.sources[].file.s3", "spec.restoreFrom.savepoint"];
 
 /// Fields that are checked, but mean nothing outside a cluster.
 pub const CLUSTER_FIELDS: &[&str] = &[

@@ -323,7 +323,17 @@ impl<'a> Element<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use proptest::prelude::*;
+    use rustls::RootCertStore;
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls::crypto::aws_lc_rs;
+    use rustls::pki_types::{ServerName, UnixTime};
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::server::danger::ClientCertVerifier as _;
 
     use super::*;
 
@@ -399,6 +409,59 @@ mod tests {
         assert!(matches!(
             Authority::read(authority.certificate(), "x"),
             Err(Error::Key(_))
+        ));
+    }
+
+    /// Judged as both ends of a connection judge it.
+    fn holds(leaf: &Leaf, authority: &str, name: &str, now: Timestamp) -> bool {
+        let der = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(der(authority)).unwrap();
+        let (roots, provider) = (Arc::new(roots), Arc::new(aws_lc_rs::default_provider()));
+        let seconds = u64::try_from(now.as_second()).unwrap();
+        let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let (leaf, name) = (der(&leaf.certificate), ServerName::try_from(name).unwrap());
+        let client =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let client = client.build().unwrap().verify_client_cert(&leaf, &[], time);
+        let server = WebPkiServerVerifier::builder_with_provider(roots, provider)
+            .build()
+            .unwrap();
+        let server = server.verify_server_cert(&leaf, &[], &name, &[], time);
+        client.is_ok() && server.is_ok()
+    }
+
+    #[test]
+    fn leaf_holds_at_both_ends_for_its_name_its_time_and_its_authority_only() {
+        let now = at("2026-11-30T10:00:00Z");
+        let (authority, other) = (
+            Authority::create(now).unwrap(),
+            Authority::create(now).unwrap(),
+        );
+        let leaf = authority.issue_to_job(&job(), now).unwrap();
+        let name = job().dns_name();
+
+        assert!(holds(&leaf, authority.certificate(), &name, now));
+        let behind = at("2026-11-29T10:00:00Z");
+        assert!(
+            holds(&leaf, authority.certificate(), &name, behind),
+            "a clock that is behind"
+        );
+        let over = at("2027-03-01T00:00:00Z");
+        assert!(!holds(&leaf, authority.certificate(), &name, over));
+        assert!(!holds(
+            &leaf,
+            authority.certificate(),
+            "another.jobs.streamforge",
+            now
+        ));
+        assert!(!holds(&leaf, other.certificate(), &name, now));
+        let coordinator = authority.issue_to_coordinator(now).unwrap();
+        assert!(holds(
+            &coordinator,
+            &leaf.authority,
+            "coordinator.streamforge",
+            now
         ));
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use streamforge_core::ids::OperatorUid;
+pub use streamforge_core::messages::Lag;
 use streamforge_core::messages::Progress;
 use streamforge_engine::source::Health;
 use streamforge_engine::task::{TaskCore, Traffic};
@@ -20,16 +21,6 @@ pub struct Times {
     pub idle_us: u64,
     /// Waiting for receivers.
     pub blocked_us: u64,
-}
-
-/// How far a source is behind what is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lag {
-    /// Records that are there and not read.
-    pub records_n: u64,
-    /// When the last record read was written, in milliseconds since the epoch; `None`: it is not
-    /// behind, or does not know.
-    pub read_up_to_ms: Option<i64>,
 }
 
 /// What only this process's metrics tell.
@@ -104,6 +95,7 @@ impl TaskProgress {
             watermarks,
             held_back_by,
             read,
+            ..Progress::default()
         };
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
         self.local().traffic = core.traffic();
@@ -150,10 +142,7 @@ pub fn combine_local<'a>(tasks: impl Iterator<Item = &'a TaskProgress>) -> Local
             sum.bytes_out += traffic.bytes_out;
         }
         for (uid, lag) in one.lag {
-            let sum = all.lag.entry(uid).or_default();
-            sum.records_n += lag.records_n;
-            let both = [sum.read_up_to_ms, lag.read_up_to_ms];
-            sum.read_up_to_ms = both.into_iter().flatten().min();
+            all.lag.entry(uid).or_default().add(&lag);
         }
     }
     all
@@ -189,6 +178,32 @@ pub fn combine<'a>(tasks: impl Iterator<Item = &'a TaskProgress>) -> Progress {
             sum.0 += read;
             sum.1 += total;
         }
+        for (uid, lag) in &task.local().lag {
+            all.lag.entry(uid.clone()).or_default().add(lag);
+        }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinator_is_told_the_lag_of_all_tasks_of_a_source() {
+        let uid = OperatorUid("in".to_owned());
+        let task = |lag_records, read_up_to_ms| {
+            let task = TaskProgress::new(Some(uid.clone()));
+            task.on_health(Health {
+                lag_records: Some(lag_records),
+                read_up_to_ms,
+                ..Health::default()
+            });
+            task
+        };
+        let tasks = [task(3, Some(20)), task(0, None), task(4, Some(10))];
+
+        let lag = combine(tasks.iter()).lag[&uid];
+        assert_eq!((lag.records_n, lag.read_up_to_ms), (7, Some(10)));
+    }
 }

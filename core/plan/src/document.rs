@@ -144,7 +144,8 @@ fn is_stream_job(root: &Node, entries: &[Entry], problems: &mut Problems) -> boo
             None => problems.add(root.at, "", format!("`{key}` is missing"), hint),
             Some((_, Some(found))) if found == wanted => {}
             Some((at, Some("Savepoint"))) if key == "kind" => {
-                problems.add(at, key, "`kind: Savepoint` is not supported yet", None);
+                let message = "this is a Savepoint, and what runs is a StreamJob";
+                problems.add(at, key, message, None);
                 is_ours = false;
             }
             Some((at, found)) => {

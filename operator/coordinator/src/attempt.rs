@@ -371,6 +371,7 @@ impl Coordinator {
         self.status.watermarks = progress.watermarks;
         self.status.held_back_by = progress.held_back_by;
         self.status.read = progress.read;
+        self.status.lag = progress.lag;
     }
 
     /// A task manager is gone. If it ran a part of the attempt, all of the attempt is over; nothing

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, Epoch, Generation, OperatorUid};
 use streamforge_core::manifest::{CheckpointKind, Counters};
+use streamforge_core::messages::Lag;
 
 /// What a job is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct Status {
     pub held_back_by: BTreeMap<OperatorUid, String>,
     /// Per source: units read and units in all (0: unbounded), of this attempt.
     pub read: BTreeMap<OperatorUid, (u64, u64)>,
+    /// Per source that knows it, how far it is behind what is there.
+    pub lag: BTreeMap<OperatorUid, Lag>,
 }
 
 /// How the checkpoints of a job do.

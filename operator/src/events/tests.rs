@@ -151,6 +151,13 @@ fn failure_is_told_once_and_before_what_follows_from_it() {
     );
     assert_eq!(told_reasons[1].0, "Recovering");
     assert_eq!(told(Some(&new), &new), []);
+    let mut again = new.clone();
+    again.last_failure.as_mut().unwrap().time = "2026-11-30T10:00:05Z".to_owned();
+    assert_eq!(
+        told(Some(&new), &again).len(),
+        1,
+        "the same again is another failure"
+    );
 }
 
 #[test]

@@ -95,7 +95,6 @@ fn text_of(name: &str, spec: &StreamJobSpec) -> String {
         "spec": spec,
     });
     forget_headers_of_kafka(&mut root);
-    forget_named_savepoint(&mut root);
     root.to_string()
 }
 
@@ -115,16 +114,6 @@ fn forget_headers_of_kafka(root: &mut Value) {
                 csv.remove("header");
             }
         }
-    }
-}
-
-/// Only a cluster knows savepoints by name, so a document that runs anywhere has none.
-fn forget_named_savepoint(root: &mut Value) {
-    let is_named = root
-        .pointer("/spec/restoreFrom/savepoint")
-        .is_some_and(Value::is_string);
-    if let (true, Some(spec)) = (is_named, root.pointer_mut("/spec")) {
-        spec.as_object_mut().map(|spec| spec.remove("restoreFrom"));
     }
 }
 
@@ -181,14 +170,6 @@ mod tests {
         );
 
         assert!(Document::of(&job).is_ok());
-    }
-
-    #[test]
-    fn savepoint_by_name_is_no_mistake_in_a_cluster() {
-        let job = with(&job(), "/restoreFrom", json!({"savepoint": "nightly"}));
-
-        let document = Document::of(&job).unwrap();
-        assert_eq!(document.spec.restore_from, None);
     }
 
     #[test]

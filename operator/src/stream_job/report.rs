@@ -118,15 +118,6 @@ pub enum Trouble {
     NotAllowed,
 }
 
-/// How far behind the sources are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lag {
-    /// Records that are there and not read.
-    pub records: u64,
-    /// How long ago the last one read was written.
-    pub seconds: u64,
-}
-
 /// Counted before the coordinator of now was started, which counts from zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -168,8 +159,6 @@ pub struct Known<'a> {
     pub pace: Pace,
     /// Counts from before that coordinator.
     pub before: Totals,
-    /// How far behind the sources are, where they say.
-    pub lag: Option<Lag>,
     /// Pods there are to be, and ready ones.
     pub pods: &'a TaskManagerCount,
     /// Pods are being replaced.
@@ -235,10 +224,7 @@ fn lag(known: &Known<'_>, before: Option<&LagStatus>) -> Option<LagStatus> {
     if known.phase.is_at_rest() {
         return None;
     }
-    let now = known.lag.map(|lag| LagStatus {
-        records: signed(lag.records),
-        seconds: signed(lag.seconds),
-    });
+    let now = known.coordinator.and_then(|it| progress::lag(it, known.now));
     // Without a coordinator the last word stands; with one that measures nothing there is none.
     now.or_else(|| before.filter(|_| known.coordinator.is_none()).cloned())
 }

@@ -84,11 +84,6 @@ fn check_restore_from(spec: &StreamJobSpec, context: &mut Context<'_>) {
     let Some(restore_from) = &spec.restore_from else {
         return;
     };
-    if restore_from.savepoint.is_some() {
-        let message = "savepoints by name are not supported yet";
-        let hint = "write where it is: `uri: file:///absolute/path` or `uri: s3://bucket/prefix`";
-        context.add("spec.restoreFrom.savepoint", message, Some(hint.to_owned()));
-    }
     let Some(uri) = &restore_from.uri else { return };
     let path = "spec.restoreFrom.uri";
     if s3::is_s3(uri) {

@@ -43,7 +43,8 @@ const COPIES: &str = "/var/lib/streamforge/copies";
 const TLS_VOLUME: &str = "streamforge-tls";
 const SECRET_VOLUME: &str = "streamforge-secret-";
 
-/// The volume for copies of state and for what waits to be uploaded; a template may put another kind of volume in its place.
+/// The volume for copies of state and for what waits to be uploaded; a template may put another kind
+/// of volume in its place.
 pub const COPIES_VOLUME: &str = "streamforge-copies";
 
 /// The user that our images run as.

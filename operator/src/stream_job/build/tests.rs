@@ -124,6 +124,7 @@ fn stateful_set_is_whole() {
                             "env": [
                                 {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                                 {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                                {"name": "TMPDIR", "value": "/var/lib/streamforge"},
                                 {"name": "RUST_LOG", "value": "info"},
                             ],
                             "ports": [
@@ -140,7 +141,7 @@ fn stateful_set_is_whole() {
                             },
                             "volumeMounts": [
                                 mount("streamforge-tls", "/etc/streamforge/tls"),
-                                {"name": "streamforge-copies", "mountPath": "/var/lib/streamforge/copies"},
+                                {"name": "streamforge-copies", "mountPath": "/var/lib/streamforge"},
                                 mount(&mark("kafka"), "/etc/streamforge/secrets/kafka"),
                                 mount(&mark("kafka-ca"), "/etc/streamforge/secrets/kafka-ca"),
                                 mount(&mark("results"), "/etc/streamforge/secrets/results"),
@@ -341,8 +342,8 @@ fn pod_template_is_merged_by_name_and_ours_stays() {
         json!(["/bin/streamforge-taskmanager"])
     );
     let env = at("/spec/containers/0/env");
-    assert_eq!(env[2], json!({"name": "RUST_LOG", "value": "debug"}));
-    assert_eq!(env[3], json!({"name": "A", "value": "1"}));
+    assert_eq!(env[3], json!({"name": "RUST_LOG", "value": "debug"}));
+    assert_eq!(env[4], json!({"name": "A", "value": "1"}));
     let mounts = at("/spec/containers/0/volumeMounts");
     assert_eq!(
         mounts.as_array().unwrap().last().unwrap()["mountPath"],
@@ -376,7 +377,7 @@ fn settings_of_the_task_manager_reach_the_pods() {
     assert_eq!(container["imagePullPolicy"], "Always");
     assert_eq!(container["args"][4], "--slots=4");
     assert_eq!(container["resources"], json!({"limits": {"memory": "1Gi"}}));
-    assert_eq!(container["env"][2]["value"], "debug");
+    assert_eq!(container["env"][3]["value"], "debug");
     assert_eq!(template["spec"]["serviceAccountName"], "irsa");
     assert_eq!(template["spec"]["terminationGracePeriodSeconds"], 61);
 }

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::OperatorUid;
 use streamforge_core::job_graph::OperatorKind;
-use streamforge_crds::v1alpha1::WatermarkStatus;
+use streamforge_crds::v1alpha1::{LagStatus, WatermarkStatus};
 use streamforge_host::Status;
 
 use super::super::conditions::{self as reason, Reason};
@@ -153,17 +153,32 @@ pub(super) fn caught_up(known: &Known<'_>) -> (Reason, String) {
             ),
         };
     }
-    if let Some(lag) = known.lag {
-        let message = format!("{} records and {} s behind", lag.records, lag.seconds);
-        let within = SignedDuration::from_secs(super::signed(lag.seconds)) <= BEHIND_MAX;
-        let reason = if lag.records == 0 || within {
-            reason::CAUGHT_UP
-        } else {
-            reason::CAUGHT_UP_BEHIND
+    if let Some(LagStatus { records, seconds }) = lag(status, known.now) {
+        let message = format!("{records} records and {seconds} s behind");
+        let within = records == 0 || SignedDuration::from_secs(seconds) <= BEHIND_MAX;
+        let reason = match within {
+            true => reason::CAUGHT_UP,
+            false => reason::CAUGHT_UP_BEHIND,
         };
         return (reason, message);
     }
     plain(reason::CAUGHT_UP_NOT_MEASURED)
+}
+
+/// How far the sources are behind what is there, all together; none where one does not say.
+pub(super) fn lag(status: &Status, now: Timestamp) -> Option<LagStatus> {
+    let says = |uid| status.lag.contains_key(uid);
+    if status.lag.is_empty() || !status.read.keys().all(says) {
+        return None;
+    }
+    let records = status.lag.values().map(|lag| lag.records_n).sum();
+    let behind = status.lag.values().filter(|lag| lag.records_n > 0);
+    let read_up_to_ms = behind.filter_map(|lag| lag.read_up_to_ms).min();
+    let behind_ms = read_up_to_ms.map_or(0, |at| now.as_millisecond().saturating_sub(at));
+    Some(LagStatus {
+        records: super::signed(records),
+        seconds: behind_ms.max(0) / 1_000,
+    })
 }
 
 /// What is left of bounded input, in percent, rounded up; none where some input never ends.

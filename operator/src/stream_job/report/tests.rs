@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, Epoch, OperatorUid};
 use streamforge_core::manifest::CheckpointKind;
+use streamforge_core::messages::Lag;
 use streamforge_host as host;
 
 use super::*;
@@ -23,6 +24,15 @@ fn after(seconds: i64) -> Timestamp {
 
 fn desired() -> Desired {
     validate(&job(), &settings()).unwrap()
+}
+
+fn lag_of(source: &OperatorUid, records_n: u64, seconds: i64) -> BTreeMap<OperatorUid, Lag> {
+    let read_up_to_ms = Some(after(-seconds).as_millisecond());
+    let lag = Lag {
+        records_n,
+        read_up_to_ms,
+    };
+    BTreeMap::from([(source.clone(), lag)])
 }
 
 /// A job that runs and has completed checkpoint 12 three seconds ago.
@@ -49,7 +59,8 @@ fn running() -> Status {
         },
         watermarks: BTreeMap::from([(source.clone(), Watermark(after(-7).as_microsecond()))]),
         held_back_by: BTreeMap::from([(source.clone(), "partition 3 (idle in 22s)".to_owned())]),
-        read: BTreeMap::from([(source, (1_000, 0))]),
+        read: BTreeMap::from([(source.clone(), (1_000, 0))]),
+        lag: lag_of(&source, 120, 1),
         ..Status::default()
     }
 }
@@ -71,10 +82,6 @@ fn known<'a>(desired: &'a Desired, coordinator: &'a Status) -> Known<'a> {
             failed: 2,
             restarts: 3,
         },
-        lag: Some(Lag {
-            records: 120,
-            seconds: 1,
-        }),
         pods: &PODS,
         replaces_pods: false,
         refused: None,
@@ -164,7 +171,6 @@ fn operator_that_has_just_started_takes_nothing_back_f1() {
     let ignorant = Known {
         coordinator: None,
         pace: Pace::default(),
-        lag: None,
         before: Totals::of(job.status.as_ref()),
         now: after(5),
         ..known(&desired, &coordinator)
@@ -424,7 +430,6 @@ fn job_that_was_never_valid_has_a_status_too() {
         coordinator: None,
         pace: Pace::default(),
         before: Totals::default(),
-        lag: None,
         pods: &pods,
         refused: Some((Refusal::Invalid, &problems)),
         ..known(&desired, &coordinator)
@@ -595,21 +600,32 @@ fn caught_up_is_what_there_is_to_read_is_read() {
         let read = BTreeMap::from([(OperatorUid("clicks".to_owned()), (read, 1_000))]);
         Status { read, ..running() }
     };
-    let lag = |records, seconds| Some(Lag { records, seconds });
-    for (coordinator, lag, wanted) in [
-        (running(), lag(0, 99), pair("True", "CaughtUp")),
-        (running(), lag(500, 10), pair("True", "CaughtUp")),
-        (running(), lag(500, 11), pair("False", "Behind")),
-        (running(), None, pair("Unknown", "NotMeasured")),
-        (bounded(1_000), None, pair("True", "AllInputRead")),
-        (bounded(999), None, pair("False", "Behind")),
+    let clicks = OperatorUid("clicks".to_owned());
+    let behind = |lag| Status { lag, ..running() };
+    for (coordinator, wanted) in [
+        (behind(lag_of(&clicks, 0, 99)), pair("True", "CaughtUp")),
+        (behind(lag_of(&clicks, 500, 10)), pair("True", "CaughtUp")),
+        (behind(lag_of(&clicks, 500, 11)), pair("False", "Behind")),
+        (behind(BTreeMap::new()), pair("Unknown", "NotMeasured")),
+        (bounded(1_000), pair("True", "AllInputRead")),
+        (bounded(999), pair("False", "Behind")),
     ] {
-        let known = Known {
-            lag,
-            ..known(&desired, &coordinator)
-        };
-        assert_eq!(reason_of(&known, Kind::CaughtUp), wanted, "{lag:?}");
+        let known = known(&desired, &coordinator);
+        assert_eq!(
+            reason_of(&known, Kind::CaughtUp),
+            wanted,
+            "{:?}",
+            coordinator.lag
+        );
     }
+    let mut mixed = bounded(1_000);
+    mixed.read.insert(OperatorUid("endless".to_owned()), (5, 0));
+    let measured = reason_of(&known(&desired, &mixed), Kind::CaughtUp);
+    assert_eq!(
+        measured,
+        pair("Unknown", "NotMeasured"),
+        "one of two sources never ends"
+    );
     let coordinator = running();
     let finished = Known {
         phase: Phase::Finished,

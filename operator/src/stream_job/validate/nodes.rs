@@ -17,7 +17,7 @@ pub(super) fn check(spec: &StreamJobSpec, problems: &mut Problems) {
             problems.add(Problem::new(
                 &path,
                 message,
-                "read from Kafka or from a generator",
+                "write `path: s3://bucket/prefix/`, or read from Kafka",
             ));
         }
     }

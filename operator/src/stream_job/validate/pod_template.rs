@@ -158,37 +158,24 @@ fn refuse(path: &str, message: impl Into<String>, cure: &str, problems: &mut Pro
     problems.add(Problem::new(path, message, cure));
 }
 
-/// What another field of the document says.
-const SAID_ELSEWHERE: &str = "remove it, and write";
-
 fn check_spec(spec: &PodSpec, problems: &mut Problems) {
     let path = format!("{PATH}.spec");
+    let grace = spec.termination_grace_period_seconds.is_some();
+    let account = spec.service_account_name.is_some();
     let elsewhere = [
-        (
-            "serviceAccountName",
-            spec.service_account_name.is_some(),
-            "spec.taskManager.serviceAccountName",
-        ),
+        ("serviceAccountName", account, "serviceAccountName"),
         (
             "serviceAccount",
             spec.service_account.is_some(),
-            "spec.taskManager.serviceAccountName",
+            "serviceAccountName",
         ),
         (
             "terminationGracePeriodSeconds",
-            spec.termination_grace_period_seconds.is_some(),
-            "spec.taskManager.terminationGracePeriod",
+            grace,
+            "terminationGracePeriod",
         ),
     ];
-    for (field, _, instead) in elsewhere.iter().filter(|(_, is_written, _)| *is_written) {
-        let message = "another field of the document says this";
-        refuse(
-            &format!("{path}.{field}"),
-            message,
-            &format!("{SAID_ELSEWHERE} {instead}"),
-            problems,
-        );
-    }
+    refuse_elsewhere(&path, &elsewhere, problems);
     if spec
         .restart_policy
         .as_ref()
@@ -257,70 +244,67 @@ fn check_container(path: &str, container: &Container, problems: &mut Problems) {
         ("livenessProbe", container.liveness_probe.is_some()),
     ];
     for (field, _) in ours.iter().filter(|(_, is_written)| *is_written) {
-        refuse(
-            &format!("{path}.{field}"),
-            "the operator says this",
-            "remove it",
-            problems,
-        );
+        let path = format!("{path}.{field}");
+        refuse(&path, "the operator says this", "remove it", problems);
     }
+    let image = container.image.is_some();
+    let pull_policy = container.image_pull_policy.is_some();
+    let resources = container.resources.is_some();
     let elsewhere = [
-        ("image", container.image.is_some(), "spec.taskManager.image"),
-        (
-            "imagePullPolicy",
-            container.image_pull_policy.is_some(),
-            "spec.taskManager.imagePullPolicy",
-        ),
-        (
-            "resources",
-            container.resources.is_some(),
-            "spec.taskManager.resources",
-        ),
+        ("image", image, "image"),
+        ("imagePullPolicy", pull_policy, "imagePullPolicy"),
+        ("resources", resources, "resources"),
     ];
-    for (field, _, instead) in elsewhere.iter().filter(|(_, is_written, _)| *is_written) {
+    refuse_elsewhere(path, &elsewhere, problems);
+    check_environment(path, container, problems);
+    check_mounts(path, container, problems);
+}
+
+/// Fields of a pod that `spec.taskManager` has a field for.
+fn refuse_elsewhere(path: &str, fields: &[(&str, bool, &str)], problems: &mut Problems) {
+    for (field, _, instead) in fields.iter().filter(|(_, is_written, _)| *is_written) {
+        let path = format!("{path}.{field}");
         let message = "another field of the document says this";
-        refuse(
-            &format!("{path}.{field}"),
-            message,
-            &format!("{SAID_ELSEWHERE} {instead}"),
-            problems,
-        );
+        let cure = format!("remove it, and write spec.taskManager.{instead}");
+        refuse(&path, message, &cure, problems);
     }
+}
+
+/// Variables and ports.
+fn check_environment(path: &str, container: &Container, problems: &mut Problems) {
     for (idx, env) in container.env.iter().flatten().enumerate() {
         if OWN_ENV.contains(&env.name.as_str()) {
+            let path = format!("{path}.env[{idx}].name");
             let message = format!("the variable `{}` is the operator's", env.name);
-            refuse(
-                &format!("{path}.env[{idx}].name"),
-                message,
-                "use another name",
-                problems,
-            );
+            refuse(&path, message, "use another name", problems);
         }
     }
     for (idx, port) in container.ports.iter().flatten().enumerate() {
-        if OWN_PORTS.iter().any(|(name, number)| {
-            *number == port.container_port || port.name.as_deref() == Some(name)
-        }) {
+        let name = port.name.as_deref();
+        let is_own =
+            |(own, number): &(&str, i32)| *number == port.container_port || name == Some(*own);
+        if OWN_PORTS.iter().any(is_own) {
+            let path = format!("{path}.ports[{idx}]");
             let message = format!("the port {} is the operator's", port.container_port);
-            refuse(
-                &format!("{path}.ports[{idx}]"),
-                message,
-                "use another",
-                problems,
-            );
+            refuse(&path, message, "use another", problems);
         }
     }
+}
+
+fn check_mounts(path: &str, container: &Container, problems: &mut Problems) {
     for (idx, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        let mounted = mount.mount_path.trim_end_matches('/');
+        let mounted = plain_path(&mount.mount_path);
         let is_own = |own: &str| mounted == own || mounted.starts_with(&format!("{own}/"));
         if OWN_MOUNTS.into_iter().any(is_own) {
+            let path = format!("{path}.volumeMounts[{idx}].mountPath");
             let message = format!("`{}` is the operator's", mount.mount_path);
-            refuse(
-                &format!("{path}.volumeMounts[{idx}].mountPath"),
-                message,
-                "use another",
-                problems,
-            );
+            refuse(&path, message, "use another", problems);
         }
     }
+}
+
+/// The same place in the only way to write it; `..` the API server refuses.
+fn plain_path(path: &str) -> String {
+    let steps = path.split('/').filter(|step| !matches!(*step, "" | "."));
+    steps.map(|step| format!("/{step}")).collect()
 }

@@ -122,7 +122,7 @@ fn what_a_pod_cannot_reach_is_refused_with_the_cure() {
             "/sources/0",
             file_source,
             "spec.sources[0].file.path",
-            "read from Kafka or from a generator",
+            "write `path: s3://bucket/prefix/`, or read from Kafka",
         ),
         (
             "/sinks/0",
@@ -257,6 +257,11 @@ fn task_manager_mistakes_are_found_where_they_stand() {
             "spec.taskManager.resources.requests.memory",
         ),
         (
+            "/checkpoint/storage/s3/credentialsSecret/name",
+            json!("../x"),
+            "spec.checkpoint.storage.s3.credentialsSecret.name",
+        ),
+        (
             "/sources/0/kafka/security/caSecret/name",
             json!("../x"),
             "spec.sources[0].kafka.security.caSecret.name",
@@ -333,7 +338,7 @@ fn fields_of_a_pod_that_are_the_operators_are_refused() {
         ),
         (
             container(
-                json!({"volumeMounts": [{"name": "x", "mountPath": "/etc/streamforge/tls/"}]}),
+                json!({"volumeMounts": [{"name": "x", "mountPath": "/etc//./streamforge/tls/"}]}),
             ),
             "spec.containers[0].volumeMounts[0].mountPath",
         ),

@@ -229,14 +229,6 @@ fn what_is_planned_for_later_is_not_supported_yet() {
             "",
         ),
         Case(
-            "parallelism: 4",
-            "restoreFrom: {savepoint: s}",
-            5,
-            "spec.restoreFrom.savepoint",
-            "savepoints by name are not supported yet",
-            "write where it is: `uri: file:///absolute/path` or `uri: s3://bucket/prefix`",
-        ),
-        Case(
             "unnest: \"tags AS tag\"",
             "sql: \"SELECT 1\"",
             21,
@@ -249,7 +241,7 @@ fn what_is_planned_for_later_is_not_supported_yet() {
             "kind: Savepoint",
             2,
             "kind",
-            "`kind: Savepoint` is not supported yet",
+            "this is a Savepoint, and what runs is a StreamJob",
             "",
         ),
     ]);
