@@ -5,6 +5,8 @@
 
 use streamforge_crds::v1alpha1::{Condition, JobStatus, SavepointStatus};
 
+use streamforge_host::Report;
+
 use crate::stream_job::conditions::Kind;
 use crate::stream_job::report::{Phase, listed};
 use crate::stream_job::validate::Problem;
@@ -248,6 +250,49 @@ pub fn edit_refused(problems: &[Problem]) -> Event {
 pub fn stuck_pod_deleted(name: &str, reason: &str) -> Event {
     let note = format!("deleted pod {name} of an older revision: {reason}");
     event(Severity::Normal, "StuckPodDeleted", "Apply", note)
+}
+
+/// A pod of a lost node is deleted by force, so that another one takes its place.
+#[must_use]
+pub fn lost_pod_deleted(name: &str) -> Event {
+    let note = format!("deleted pod {name} by force: it should have ended, and its node is silent");
+    event(Severity::Warning, "LostPodDeleted", "Apply", note)
+}
+
+/// What a coordinator tells that belongs into the story.
+#[must_use]
+pub fn of_report(report: &Report) -> Option<Event> {
+    use Severity::{Normal, Warning};
+    Some(match report {
+        Report::TaskManagerLost {
+            task_manager,
+            cause,
+        } => event(
+            Warning,
+            "TaskManagerLost",
+            "Recover",
+            format!("{}: {cause}", task_manager.name),
+        ),
+        Report::HandedOver { to, took_ms } => event(
+            Normal,
+            "HandedOver",
+            "Scale",
+            format!("{to} subtasks now, after {took_ms} ms"),
+        ),
+        Report::Adopted { epoch, .. } => event(
+            Normal,
+            "Adopted",
+            "Run",
+            format!("a new coordinator goes on with attempt {epoch}; no task stopped"),
+        ),
+        Report::PublishFailed { what, reason } => event(
+            Warning,
+            "PublishFailed",
+            "Publish",
+            format!("{what}: {reason}"),
+        ),
+        _ => return None,
+    })
 }
 
 /// The events of a savepoint, on the savepoint and on its job alike.

@@ -3,16 +3,24 @@
 //! Owns: which of them run, their listener, and waking whoever reconciles a job when something about
 //! it is worth a look. Decides nothing. Start at: [`Fleet::start`].
 
+mod metrics;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::Recorder;
 use kube::runtime::reflector::ObjectRef;
+use prometheus::core::Collector;
 use streamforge_crds::v1alpha1::StreamJob;
 use streamforge_host::sessions::{Listener, Terms};
 use streamforge_host::{JobConfig, Orders, Outcome, Phase, Report, Status};
 use streamforge_store::ObjectStore;
 use tokio::sync::{mpsc, watch};
+
+use crate::events;
+use crate::stream_job::pass::status;
 
 /// Jobs that wait to be looked at; a full queue means that they will be anyway.
 const WAKES_MAX: usize = 4_096;
@@ -21,10 +29,12 @@ const WAKES_MAX: usize = 4_096;
 /// these need not be newer.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+type Table = Arc<Mutex<BTreeMap<String, Arc<Coordinator>>>>;
+
 /// See the module.
 pub struct Fleet {
     listener: Listener,
-    by_uid: Mutex<BTreeMap<String, Arc<Coordinator>>>,
+    by_uid: Table,
     wakes: mpsc::Sender<ObjectRef<StreamJob>>,
 }
 
@@ -42,10 +52,14 @@ pub struct Start {
     pub store: Arc<dyn ObjectStore>,
     /// What its task managers are told.
     pub terms: Terms,
+    /// Where its events go, and what they are about.
+    pub events: (Recorder, ObjectReference),
 }
 
 /// A coordinator that was started, and perhaps has ended.
 pub struct Coordinator {
+    /// The job.
+    pub job: ObjectRef<StreamJob>,
     /// See [`Start::revision`].
     pub revision: u64,
     /// The way to ask it.
@@ -64,10 +78,16 @@ impl Fleet {
         let (wakes, woken) = mpsc::channel(WAKES_MAX);
         let fleet = Self {
             listener,
-            by_uid: Mutex::default(),
+            by_uid: Table::default(),
             wakes,
         };
         (fleet, woken)
+    }
+
+    /// What Prometheus is told of the jobs.
+    #[must_use]
+    pub fn metrics(&self) -> impl Collector + 'static {
+        metrics::Jobs::new(Arc::clone(&self.by_uid))
     }
 
     fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Coordinator>>> {
@@ -109,6 +129,7 @@ impl Fleet {
             config,
             store,
             terms,
+            events,
         } = start;
         self.abandon(&uid);
         let sessions = self.listener.open(&uid, terms);
@@ -120,6 +141,7 @@ impl Fleet {
         let (_, closed) = mpsc::channel(1);
         let reports = std::mem::replace(&mut handle.reports, closed);
         let coordinator = Coordinator {
+            job: job.clone(),
             revision,
             orders,
             status: handle.status(),
@@ -131,7 +153,7 @@ impl Fleet {
             wakes: self.wakes.clone(),
         };
         tokio::spawn(watch_status(waker.clone(), handle.status()));
-        tokio::spawn(watch_reports(waker.clone(), reports));
+        tokio::spawn(watch_reports(waker.clone(), reports, events));
         tokio::spawn(async move {
             if let Some(outcome) = handle.ended().await {
                 outcome_in.send_replace(Some(Arc::new(outcome)));
@@ -183,9 +205,16 @@ async fn watch_status(waker: Waker, mut status: watch::Receiver<Status>) {
     }
 }
 
-/// Reports are logged by the host; savepoints are waited for by somebody.
-async fn watch_reports(waker: Waker, mut reports: mpsc::Receiver<Report>) {
+/// Reports are logged by the host; some belong into the story of the job, and savepoints are waited for.
+async fn watch_reports(
+    waker: Waker,
+    mut reports: mpsc::Receiver<Report>,
+    (recorder, regarding): (Recorder, ObjectReference),
+) {
     while let Some(report) = reports.recv().await {
+        if let Some(event) = events::of_report(&report) {
+            status::publish(&recorder, &regarding, event).await;
+        }
         if matches!(
             report,
             Report::SavepointCompleted { .. } | Report::SavepointFailed { .. }

@@ -77,7 +77,7 @@ async fn run(args: &Args) -> Result<String> {
     let registry = Registry::new();
     let metrics = Metrics::new(&registry)?;
     let ready: http::Ready = Arc::new(|| Ok(()));
-    http::serve(args.metrics_listen, registry, ready).await?;
+    http::serve(args.metrics_listen, registry.clone(), ready).await?;
 
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
@@ -93,6 +93,7 @@ async fn run(args: &Args) -> Result<String> {
     tracing::info!("leading");
     metrics.on_leading();
     let (fleet, woken) = Fleet::new(listener);
+    registry.register(Box::new(fleet.metrics()))?;
     let context = Context::new(
         client,
         Settings {

@@ -20,6 +20,14 @@ pub enum Error {
     /// The job's store.
     #[error("use the job's store")]
     Store(#[from] stores::Error),
+    /// A store that neither answers nor refuses.
+    #[error("{what} does not answer within {seconds} s")]
+    Silent {
+        /// Which.
+        what: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// Certificates.
     #[error("issue a certificate")]
     Certificate(#[from] crate::certificates::Error),
@@ -47,7 +55,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Api { .. } => "ApiServer",
-            Self::Store(_) => "Store",
+            Self::Store(_) | Self::Silent { .. } => "Store",
             Self::Certificate(_) => "Certificate",
             Self::Record { .. } => "Record",
             Self::Savepoint { .. } => "Savepoint",

@@ -3,7 +3,7 @@
 //! Owns: the order of these, and carrying out what [`crate::step`] decides. Start at: [`over`].
 
 mod children;
-mod status;
+pub(crate) mod status;
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt as _};
+use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec, TaskManagerCount, UpgradeMode};
-use streamforge_host::{Ask, Phase as Doing};
+use streamforge_host::{Ask, Phase as Doing, Status};
 use tokio::sync::oneshot;
 
 use super::build::{self, Deployed, KeptPods};
@@ -51,6 +51,12 @@ const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
 
 /// Children are applied again after this, whatever is remembered: somebody may have changed them.
 const APPLY_AGAIN: Duration = Duration::from_secs(300);
+
+/// How long opening a job's store may take: other jobs wait for this pass.
+const PREPARE_WITHIN: Duration = Duration::from_secs(8);
+
+/// Pods that are missing are looked at so often.
+const LOOK_AT_PODS: Duration = Duration::from_secs(5);
 
 /// Longest wait before a coordinator that ended for reasons around it is started again.
 const START_AGAIN_MAX: Duration = Duration::from_secs(30);
@@ -108,6 +114,8 @@ struct Pass<'a> {
     pods: TaskManagerCount,
     /// Pods are being replaced.
     replaces_pods: bool,
+    /// What the coordinator said last: of one that has ended these are the final numbers.
+    said: Option<Status>,
 }
 
 impl<'a> Pass<'a> {
@@ -121,7 +129,9 @@ impl<'a> Pass<'a> {
             Some(Kept { record, pods }) => (Some(record), pods),
             None => (None, None),
         };
+        let coordinator = context.fleet.get(&uid);
         let mut pass = Self {
+            said: coordinator.map(|it| it.status.borrow().clone()),
             job,
             context,
             memory,
@@ -197,6 +207,9 @@ impl<'a> Pass<'a> {
                 Err(error) => Box::pin(self.apply_children()).await.and(Err(error)),
             };
         }
+        if self.pods.ready < self.pods.desired {
+            wait = wait.min(LOOK_AT_PODS);
+        }
         self.memory.trouble = done.as_ref().err().and_then(status::trouble);
         if done.is_ok() {
             self.memory.failed_n = 0;
@@ -222,6 +235,12 @@ impl<'a> Pass<'a> {
             match step {
                 Step::Write(record) => self.write(record).await?,
                 Step::Abandon => self.context.fleet.abandon(&self.uid),
+                // Opening a store may take its time, and people want to know what is going on.
+                Step::Start if self.job.status.as_ref().is_none_or(|it| it.phase.is_none()) => {
+                    Box::pin(self.report()).await?;
+                    let started = Box::pin(self.start(current, &run)).await?;
+                    return Ok(started.unwrap_or(LOOK_AGAIN_SOON));
+                }
                 Step::Start => match Box::pin(self.start(current, &run)).await? {
                     Some(wait) => return Ok(wait),
                     None => return Ok(LOOK_AGAIN_SOON),
@@ -337,6 +356,7 @@ impl<'a> Pass<'a> {
         let Some(record) = &self.record else {
             return Ok(None);
         };
+        let place = coordinate::place(&current, record);
         let started = coordinate::Starting {
             context: self.context,
             job: self.job,
@@ -344,7 +364,11 @@ impl<'a> Pass<'a> {
             record,
             accept_lost_markers: self.annotation(ACCEPT_LOST_MARKER),
         };
-        let (config, store, terms) = started.prepare().await?;
+        let prepared = tokio::time::timeout(PREPARE_WITHIN, started.prepare()).await;
+        let (config, store, terms) = prepared.map_err(|_| Error::Silent {
+            what: place.to_string(),
+            seconds: PREPARE_WITHIN.as_secs(),
+        })??;
         self.memory.before = Totals::of(self.job.status.as_ref());
         self.context.fleet.start(fleet::Start {
             job: ObjectRef::from_obj(self.job),
@@ -353,6 +377,7 @@ impl<'a> Pass<'a> {
             config,
             store,
             terms,
+            events: (self.context.recorder.clone(), self.job.object_ref(&())),
         });
         Ok(None)
     }

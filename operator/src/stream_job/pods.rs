@@ -3,6 +3,7 @@
 //! Owns: telling from a pod's status that waiting does not help, and why. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 /// The label by which a StatefulSet says which of its revisions a pod is.
@@ -31,6 +32,18 @@ pub struct Sick {
     /// It is of a revision that is not wanted any more, and holds up the one that is: a StatefulSet
     /// waits for it for ever (kubernetes/kubernetes#67250).
     pub is_in_the_way: bool,
+}
+
+/// How much longer than its grace period a pod may take to go.
+const GONE_WITHIN: SignedDuration = SignedDuration::from_secs(15);
+
+/// Whether a pod should be gone and is not: its node is lost, and a StatefulSet would wait for ever
+/// (kubernetes/kubernetes#55713).
+#[must_use]
+pub fn is_left_behind(pod: &Pod, now: Timestamp) -> bool {
+    // The time of deletion is when its grace period is over.
+    let over = pod.metadata.deletion_timestamp.as_ref();
+    over.is_some_and(|over| now.duration_since(over.0) > GONE_WITHIN)
 }
 
 /// What is wrong with a pod, if waiting alone does not help.
@@ -97,6 +110,7 @@ fn of_container(container: &ContainerStatus) -> Option<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
     use super::*;
@@ -141,6 +155,19 @@ mod tests {
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes",
         }]}));
         assert!(sick(&nowhere, None).unwrap().reason.contains("0/1 nodes"));
+    }
+
+    #[test]
+    fn pod_of_a_lost_node_is_left_behind_after_its_grace_period() {
+        let ended: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
+        let mut pod = Pod::default();
+        let after = |seconds| ended + SignedDuration::from_secs(seconds);
+        assert!(!is_left_behind(&pod, after(60)));
+
+        pod.metadata.deletion_timestamp = Some(Time(ended));
+
+        assert!(!is_left_behind(&pod, after(-10)) && !is_left_behind(&pod, after(10)));
+        assert!(is_left_behind(&pod, after(20)));
     }
 
     #[test]

@@ -224,7 +224,9 @@ fn lag(known: &Known<'_>, before: Option<&LagStatus>) -> Option<LagStatus> {
     if known.phase.is_at_rest() {
         return None;
     }
-    let now = known.coordinator.and_then(|it| progress::lag(it, known.now));
+    let now = known
+        .coordinator
+        .and_then(|it| progress::lag(it, known.now));
     // Without a coordinator the last word stands; with one that measures nothing there is none.
     now.or_else(|| before.filter(|_| known.coordinator.is_none()).cloned())
 }

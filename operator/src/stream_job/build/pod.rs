@@ -167,18 +167,16 @@ fn runtime_default() -> SeccompProfile {
     }
 }
 
-/// Over zones and nodes as far as they go: a node that is lost takes as few pods as can be.
+/// Over nodes as far as they go: one that is lost takes as few pods as can be. Zones are left to the
+/// template: where no node has a zone, a constraint on zones would make the scheduler forget the nodes, too.
 fn spread(desired: &Desired) -> Vec<TopologySpreadConstraint> {
-    let over = |key: &str| TopologySpreadConstraint {
+    vec![TopologySpreadConstraint {
         max_skew: 1,
-        topology_key: key.to_owned(),
+        topology_key: "kubernetes.io/hostname".to_owned(),
         when_unsatisfiable: "ScheduleAnyway".to_owned(),
         label_selector: Some(metadata::pods(&desired.identity)),
         ..TopologySpreadConstraint::default()
-    };
-    ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
-        .map(over)
-        .to_vec()
+    }]
 }
 
 fn container(desired: &Desired, settings: &Settings) -> Container {

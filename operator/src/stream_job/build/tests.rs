@@ -98,7 +98,7 @@ fn stateful_set_is_whole() {
                             "fsGroup": 65532, "fsGroupChangePolicy": "OnRootMismatch",
                             "seccompProfile": {"type": "RuntimeDefault"},
                         },
-                        "topologySpreadConstraints": [spread("topology.kubernetes.io/zone"), spread("kubernetes.io/hostname")],
+                        "topologySpreadConstraints": [spread("kubernetes.io/hostname")],
                         "containers": [{
                             "name": "task-manager",
                             "image": "localhost/streamforge-taskmanager:0.1.0",

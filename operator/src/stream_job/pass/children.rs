@@ -126,6 +126,21 @@ impl Pass<'_> {
         let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &self.namespace());
         let ours = ListParams::default().labels(&current.identity.names.selector_text());
         let listed = pods.list(&ours).await.map_err(api("list pods"))?;
+        for pod in listed
+            .iter()
+            .filter(|pod| pods::is_left_behind(pod, Timestamp::now()))
+        {
+            // Its node does not say so, and what the pod may still do is fenced (C5, X2).
+            let name = pod.name_any();
+            let params = DeleteParams::default().grace_period(0);
+            match pods.delete(&name, &params).await {
+                Err(error) if !is_gone(&error) => {
+                    return Err(api("delete a pod of a lost node")(error));
+                }
+                _ => {}
+            }
+            self.tell(events::lost_pod_deleted(&name)).await;
+        }
         for sick in listed.iter().filter_map(|pod| pods::sick(pod, revision)) {
             if sick.is_in_the_way {
                 let deleted = pods.delete(&sick.name, &DeleteParams::default()).await;

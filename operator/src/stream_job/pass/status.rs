@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::events::{Event, EventType};
+use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use streamforge_crds::v1alpha1::StreamJob;
@@ -19,30 +20,15 @@ use crate::stream_job::validate::{Desired, Problem};
 use crate::{events, stores};
 
 impl Pass<'_> {
-    /// Best effort: an event that is not taken is no reason to do less.
     pub(super) async fn tell(&self, event: events::Event) {
-        let reason = event.reason;
-        let event = Event {
-            type_: match event.severity {
-                events::Severity::Normal => EventType::Normal,
-                events::Severity::Warning => EventType::Warning,
-            },
-            reason: reason.to_owned(),
-            note: Some(event.note),
-            action: event.action.to_owned(),
-            secondary: None,
-        };
-        let regarding = self.job.object_ref(&());
-        let published = self.context.recorder.publish(&event, &regarding).await;
-        if let Err(error) = published {
-            tracing::debug!(%error, reason, "event not taken");
-        }
+        publish(&self.context.recorder, &self.job.object_ref(&()), event).await;
     }
 
     pub(super) async fn report(&mut self) -> Result<(), Error> {
         let current = self.current().and_then(Result::ok);
         let coordinator = self.context.fleet.get(&self.uid);
         let status = coordinator.map(|it| it.status.borrow().clone());
+        let status = status.or_else(|| self.said.clone());
         let now = Timestamp::now();
         if let Some(status) = &status {
             self.memory.pace = self.memory.pace.after(status, now);
@@ -69,7 +55,7 @@ impl Pass<'_> {
                 coordinator: status.as_ref(),
                 pace: self.memory.pace,
                 before: self.memory.before,
-                    pods: &self.pods,
+                pods: &self.pods,
                 replaces_pods: self.replaces_pods,
                 refused,
                 trouble: trouble.map(|(trouble, message)| (*trouble, &message[..])),
@@ -149,11 +135,33 @@ impl Pass<'_> {
     }
 }
 
+/// Best effort: an event that is not taken is no reason to do less.
+pub(crate) async fn publish(
+    recorder: &Recorder,
+    regarding: &ObjectReference,
+    event: events::Event,
+) {
+    let reason = event.reason;
+    let event = Event {
+        type_: match event.severity {
+            events::Severity::Normal => EventType::Normal,
+            events::Severity::Warning => EventType::Warning,
+        },
+        reason: reason.to_owned(),
+        note: Some(event.note),
+        action: event.action.to_owned(),
+        secondary: None,
+    };
+    if let Err(error) = recorder.publish(&event, regarding).await {
+        tracing::debug!(%error, reason, "event not taken");
+    }
+}
+
 /// What keeps a job from going on, if it is not the API server.
 pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
     let kind = match error {
         Error::Store(stores::Error::Secret { .. }) => Trouble::SecretMissing,
-        Error::Store(_) => Trouble::StoreUnreachable,
+        Error::Store(_) | Error::Silent { .. } => Trouble::StoreUnreachable,
         Error::Savepoint { .. } => Trouble::SavepointMissing,
         Error::Api {
             source: kube::Error::Api(status),
