@@ -150,7 +150,7 @@ def document(name, rate, rows="", interval="200ms"):
 
 def install():
     """Seconds from `helm install` to the operator's readiness."""
-    helm = ["helm", "upgrade", "--install", "--namespace", OPERATOR, "--create-namespace", "--wait"]
+    helm = ["helm", "upgrade", "--install", "--reset-values", "--namespace", OPERATOR, "--create-namespace", "--wait"]
     began = time.monotonic()
     for name in ["streamforge-crds", "streamforge"]:
         subprocess.run([*helm, name, ROOT / "charts" / name], check=True, stdout=subprocess.DEVNULL)
