@@ -90,9 +90,11 @@ images: build ## container images as OCI archives: target/images; TAG=0.1.0, REG
 charts: ## helm lint, schema, promtool on alerts and dashboard, actionlint on the workflows
 	scripts/charts
 
+# The tests see the cluster from outside and depend on little: as a package they are built in a moment.
 e2e: setup images ## install, first job, kills in a real Kubernetes: kind, or processes on this machine (root)
-	e2e/cluster/with --nodes 2 -- bash -euo pipefail -c \
-	  'scripts/charts --server; $(call cargo_test,--features streamforge-e2e-cluster/cluster --test-threads 1 -E "package(streamforge-e2e-cluster)"); e2e/cluster/upgrade'
+	e2e/cluster/with --nodes 2 -- bash -euo pipefail -c 'scripts/charts --server; \
+	  $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release --package streamforge-e2e-cluster --features cluster; \
+	  e2e/cluster/upgrade'
 
 cluster-up: ## start that Kubernetes and leave it running; prints what to export
 	@e2e/cluster/local/cluster up
