@@ -333,7 +333,6 @@ mod tests {
     use rustls::crypto::aws_lc_rs;
     use rustls::pki_types::{ServerName, UnixTime};
     use rustls::server::WebPkiClientVerifier;
-    use rustls::server::danger::ClientCertVerifier as _;
 
     use super::*;
 
