@@ -150,7 +150,7 @@ def document(name, rate, rows="", interval="200ms"):
 
 def install():
     """Seconds from `helm install` to the operator's readiness."""
-    helm = ["helm", "upgrade", "--install", "--namespace", OPERATOR, "--create-namespace", "--wait"]
+    helm = ["helm", "upgrade", "--install", "--reset-values", "--namespace", OPERATOR, "--create-namespace", "--wait"]
     began = time.monotonic()
     for name in ["streamforge-crds", "streamforge"]:
         subprocess.run([*helm, name, ROOT / "charts" / name], check=True, stdout=subprocess.DEVNULL)
@@ -204,6 +204,7 @@ def kill_operators(minutes, once, flow):
     return {
         "per_second": min(flow.per_second(began, ended)),
         "committed_gap_s": once.gap(began, ended),
+        "flow_gap_s": flow.gap(began, ended),
         "same_pods": uids() == before,
     }
 
@@ -223,6 +224,7 @@ def outage(seconds, once, flow):
     return {
         "per_second": min(flow.per_second(began, ended)),
         "committed_gap_s": once.gap(began, ended),
+        "flow_gap_s": flow.gap(began, ended),
         "same_pods": uids() == before,
         "status_true_s": time.monotonic() - back,
     }
@@ -263,6 +265,7 @@ def lines(what, found):
     pods_said = "the same" if found["same_pods"] else "REPLACED"
     yield f"{what}: rows in the poorest second", f"{found['per_second']}", "not 0"
     yield f"{what}: longest time without committed records", f"{found['committed_gap_s']:.1f} s", ""
+    yield f"{what}: longest time without any record", f"{found['flow_gap_s']:.1f} s", ""
     yield f"{what}: task-manager pods", pods_said, "the same"
     if "status_true_s" in found:
         yield f"{what}: status true again", f"{found['status_true_s']:.1f} s", "10 s"

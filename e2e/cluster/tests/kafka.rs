@@ -57,7 +57,7 @@ spec:
   parallelism: 2
   sources:
     - name: clicks
-      generator: {{clicks: {{rows: 600000, users: 500, skew: 1.1, outOfOrderness: 2s, lateFraction: 0.002, badFraction: 0.001, seed: 11}}}}
+      generator: {{clicks: {{rows: 400000, users: 500, skew: 1.1, outOfOrderness: 2s, lateFraction: 0.002, badFraction: 0.001, seed: 11}}}}
       eventTime: {{column: ts, maxOutOfOrderness: 2s}}
   sinks:
     - {{name: topic, from: clicks, kafka: {{bootstrapServers: "{broker}", topic: {topic}, key: [user_id]}}, format: {{json: {{}}}}}}

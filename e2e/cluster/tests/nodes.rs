@@ -9,7 +9,7 @@ fn running(namespace: &Namespace) -> ClicksJob<'_> {
     let job = ClicksJob {
         namespace,
         name: "clicks",
-        rows: Some(1_200_000),
+        rows: Some(600_000),
         rate: 20_000,
         parallelism: 4,
         slots: 2,

@@ -7,13 +7,13 @@ use streamforge_e2e_cluster::{ClicksJob, Namespace, eventually, kubectl, operato
 use streamforge_process::Random;
 
 /// Kills of one test.
-const KILLS: u64 = 5;
+const KILLS: u64 = 4;
 
 fn running(namespace: &Namespace) -> ClicksJob<'_> {
     let job = ClicksJob {
         namespace,
         name: "clicks",
-        rows: Some(900_000),
+        rows: Some(500_000),
         rate: 20_000,
         parallelism: 4,
         slots: 2,
