@@ -231,3 +231,19 @@ fn print_into_a_pipe_that_nobody_reads_any_more_ends_quietly() {
     );
     assert!(said.contains("run clicks again to go on"), "{said}");
 }
+
+/// X3: what the stop published is recorded, so nothing of the sink is left to do.
+#[test]
+fn sink_may_be_removed_after_a_stop_x3() {
+    let raw = "    - {name: raw, from: clicks, file: {path: raw/}, format: {json: {}}}\n  checkpoint:";
+    let workspace = Workspace::new(&JOB.replace("  checkpoint:", raw));
+    let running = start_until_published(&workspace);
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+
+    workspace.write("job.yaml", JOB);
+    workspace.run(&[]).check_code(0);
+
+    assert_eq!(events_published(&workspace), 200_000);
+    workspace.verify();
+}
