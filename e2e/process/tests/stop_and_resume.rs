@@ -235,9 +235,13 @@ fn print_into_a_pipe_that_nobody_reads_any_more_ends_quietly() {
 /// X3: what the stop published is recorded, so nothing of the sink is left to do.
 #[test]
 fn sink_may_be_removed_after_a_stop_x3() {
-    let raw = "    - {name: raw, from: clicks, file: {path: raw/}, format: {json: {}}}\n  checkpoint:";
-    let workspace = Workspace::new(&JOB.replace("  checkpoint:", raw));
-    let running = start_until_published(&workspace);
+    let raw =
+        "    - {name: raw, from: clicks, file: {path: raw/}, format: {json: {}}}\n  checkpoint:";
+    let job = JOB.replace("  checkpoint:", raw).replace("100ms", "600ms");
+    let workspace = Workspace::new(&job);
+    let mut running = start_until_published(&workspace);
+    // A batch or two lie behind the last barrier.
+    running.let_run(Duration::from_millis(300));
     running.signal(Signal::TERM);
     running.wait().check_code(3);
 
