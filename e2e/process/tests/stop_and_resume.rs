@@ -231,3 +231,23 @@ fn print_into_a_pipe_that_nobody_reads_any_more_ends_quietly() {
     );
     assert!(said.contains("run clicks again to go on"), "{said}");
 }
+
+/// X3: what the stop published is recorded, so nothing of the sink is left to do.
+#[test]
+fn sink_may_be_removed_after_a_stop_x3() {
+    let raw =
+        "    - {name: raw, from: clicks, file: {path: raw/}, format: {json: {}}}\n  checkpoint:";
+    let job = JOB.replace("  checkpoint:", raw).replace("100ms", "600ms");
+    let workspace = Workspace::new(&job);
+    let mut running = start_until_published(&workspace);
+    // A batch or two lie behind the last barrier.
+    running.let_run(Duration::from_millis(300));
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+
+    workspace.write("job.yaml", JOB);
+    workspace.run(&[]).check_code(0);
+
+    assert_eq!(events_published(&workspace), 200_000);
+    workspace.verify();
+}

@@ -61,6 +61,15 @@ impl Book {
         self.acks.insert((ack.id, ack.task), state);
     }
 
+    /// What is published was recorded by a manifest more, of the same moment.
+    pub fn on_recorded(&mut self, from: &Manifest, to: CheckpointId) {
+        for task in &from.tasks {
+            if let Some(state) = self.acks.get(&(from.id, *task)).cloned() {
+                self.acks.insert((to, *task), state);
+            }
+        }
+    }
+
     /// The book of a job that begins with copies of what this one's tasks wrote, object by object.
     pub fn copied(&self, from: &Manifest, to: &Manifest) -> Self {
         let mut rows = BTreeMap::new();

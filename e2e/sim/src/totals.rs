@@ -13,6 +13,8 @@ pub struct Totals {
     pub fenced_n: u64,
     /// Stops with a checkpoint.
     pub stopped_n: u64,
+    /// Stops that recorded what they had published.
+    pub recorded_n: u64,
     /// Puts that arrived long after they were given up, and took effect.
     pub landed_late_n: u64,
     /// New attempts after a failure.
@@ -63,12 +65,13 @@ impl Totals {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 19] {
+    fn fields(&mut self) -> [&mut u64; 20] {
         [
             &mut self.checkpoints_n,
             &mut self.coordinators_n,
             &mut self.fenced_n,
             &mut self.stopped_n,
+            &mut self.recorded_n,
             &mut self.landed_late_n,
             &mut self.restarts_n,
             &mut self.coordinator_crashes_n,

@@ -25,6 +25,8 @@ pub struct HeadWatch {
     pub head: Option<Head>,
     /// The manifest it names.
     pub newest: Option<Manifest>,
+    /// The manifest of a stop whose publish the newest one records (X3).
+    pub recorded: Option<Manifest>,
     version: Option<ETag>,
     /// The last hand-over: parts up to its barrier may be another's now (K3).
     handed: Option<(Epoch, CheckpointId)>,
@@ -61,6 +63,10 @@ impl HeadWatch {
         }
         let manifest = read_manifest(store, &named?);
         check_manifest(&manifest, graph, input, self.handed);
+        self.recorded = self
+            .newest
+            .take()
+            .filter(|before| is_record(before, &manifest));
         if manifest.kind == CheckpointKind::HandOver {
             self.handed = Some((manifest.epoch, manifest.id));
         }
@@ -90,6 +96,25 @@ impl HeadWatch {
     pub fn is_finished(&self) -> bool {
         self.head.as_ref().is_some_and(|head| head.finished)
     }
+}
+
+/// A stop has one checkpoint; a second manifest of it records what was published, and is of the same
+/// moment in everything else (X3).
+fn is_record(before: &Manifest, manifest: &Manifest) -> bool {
+    let of = |it: &Manifest| (it.kind, it.generation, it.epoch);
+    if before.kind != CheckpointKind::Stop || of(before) != of(manifest) {
+        return false;
+    }
+    let same = Manifest {
+        id: before.id,
+        time_ms: before.time_ms,
+        staged: before.staged.clone(),
+        ..manifest.clone()
+    };
+    assert_eq!(same, *before, "{}: another moment (X3)", manifest.id);
+    let id = manifest.id;
+    assert!(manifest.staged.is_empty(), "{id} records nothing (X3)");
+    true
 }
 
 fn read_manifest(store: &MemoryStore, key: &str) -> Manifest {

@@ -487,10 +487,20 @@ impl<'a> World<'a> {
 
     pub(crate) fn look(&mut self) {
         self.totals.savepoints_n += self.saved.look(&self.store, &self.outside);
-        if let Some(manifest) = self.watch.look(&self.store, self.graph, &self.input) {
-            self.outside.on_named(manifest);
+        let named = self.watch.look(&self.store, self.graph, &self.input);
+        if let Some(manifest) = named.cloned() {
+            self.outside.on_named(&manifest);
+            if let Some(stop) = self.watch.recorded.take() {
+                let unpublished = self.outside.unpublished_to(manifest.id);
+                assert!(
+                    unpublished.is_empty(),
+                    "{unpublished:?} are not visible (X3)"
+                );
+                self.outside.book.on_recorded(&stop, manifest.id);
+                self.totals.recorded_n += 1;
+            }
             if let Some(savepoint) = self.elsewhere.take() {
-                self.outside.book = self.outside.book.copied(&savepoint, manifest);
+                self.outside.book = self.outside.book.copied(&savepoint, &manifest);
                 delete_elsewhere(&self.store);
             }
             self.trace.note(&[4, manifest.id.get()]);

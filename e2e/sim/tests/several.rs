@@ -346,3 +346,24 @@ fn vanished_marker_with_listed_output_is_refused_loudly_x3() {
         assert!(world.outside.rows(streamforge_sim::job::OUT).is_empty());
     }
 }
+
+/// It writes nothing while it waits, and holds the task managers that its successor waits for.
+#[test]
+fn replaced_coordinator_that_waits_for_publishes_lets_its_task_managers_go_c5() {
+    for seed in 0..5 {
+        let (mut world, _) = quiet(seed, "tumbling", &[1, 1]);
+        let first = running(&mut world, 2);
+        world.hold_publishes(true);
+        world.until("the final checkpoint", is_kind(CheckpointKind::Final));
+        world.start_alone(2);
+
+        world.until("its end", |world| !world.has_coordinator(first));
+
+        let fenced = |(id, outcome): &(u64, Outcome)| {
+            *id == first && matches!(outcome, Outcome::Failed(Error::Fenced { .. }))
+        };
+        assert!(world.outcomes.iter().any(fenced), "seed {seed}");
+        world.hold_publishes(false);
+        world.finish_quietly();
+    }
+}

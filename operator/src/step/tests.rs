@@ -340,7 +340,7 @@ fn order_to_rewind_is_done_once() {
     let one = document("a", 1);
     let rewind = || {
         wish_with(1, &document("a", 1), |wanted| {
-            wanted.rewind_to = Some("7".to_owned())
+            wanted.rewind_to = Some("7".to_owned());
         })
     };
     let mut world = World::new();

@@ -4,7 +4,7 @@
 //! between two barriers is a *staged interval*, durable and not visible. A [`Publisher`] makes listed
 //! intervals visible after the commit, idempotently, in or out of the task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 
 use async_trait::async_trait;
@@ -94,6 +94,10 @@ pub trait Publisher: Send + Sync {
     async fn take_over(&self, _slots: &[SlotTakeOver]) -> Result<(), Error> {
         Ok(())
     }
+
+    /// Only these slots are needed: what is kept for others may go (X4). Should one of those be
+    /// published again, it begins anew.
+    async fn retire_others(&self, _needed: &BTreeSet<SlotId>) {}
 
     /// At a restore: removes what dead attempts staged and no manifest lists. `listed` is every
     /// interval of this sink in the manifest restored.

@@ -106,6 +106,14 @@ impl Staged {
         }
     }
 
+    /// Slots of this sink with output that is not published yet.
+    pub fn unpublished_slots(&self, sink: &OperatorUid) -> BTreeSet<SlotId> {
+        let state = self.lock();
+        let all = state.own.iter().chain(&state.inherited);
+        let waiting = all.filter(|(slot, intervals)| slot.sink == *sink && !intervals.is_empty());
+        waiting.map(|(slot, _)| slot.clone()).collect()
+    }
+
     /// Whether a sink must take no more rows until some of its output is published (B1).
     pub fn is_full(&self, sink: &OperatorUid) -> bool {
         self.lock().full.contains(sink)

@@ -217,16 +217,15 @@ impl Attempt {
         if self.handed_at.is_some_and(|handed_at| handed_at < id) {
             self.left.drain(..).for_each(|inbox| inbox.cancel());
         }
-        if self.handed_at != Some(id) {
-            return;
+        if self.handed_at == Some(id)
+            && let Some(hand_over) = self.hand_over.take()
+        {
+            let left = self.forget(&hand_over.leaving);
+            self.left.extend(left);
+            self.deployment = Arc::new(hand_over.deployment.clone());
+            self.outbox.settle(&self.deployment.subtasks());
         }
-        let Some(hand_over) = self.hand_over.take() else {
-            return;
-        };
-        let left = self.forget(&hand_over.leaving);
-        self.left.extend(left);
-        self.deployment = Arc::new(hand_over.deployment.clone());
-        self.outbox.settle(&self.deployment.subtasks());
+        self.publishing.retire_all_but(&self.deployment.subtasks());
     }
 }
 

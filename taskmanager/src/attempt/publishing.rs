@@ -4,11 +4,11 @@
 //! slots of dead attempts before the first row: fenced by their new owners (X4), unlisted output
 //! removed by the first task manager.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId};
+use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
 use streamforge_core::job_graph::OperatorKind;
 use streamforge_core::manifest::StagedInterval;
 use streamforge_core::messages::Event;
@@ -23,7 +23,7 @@ use super::building::Building;
 /// coordinator's to say (X5).
 #[derive(Clone)]
 pub struct Publishing {
-    pub(super) publishers: Arc<BTreeMap<OperatorUid, Box<dyn Publisher>>>,
+    pub(super) publishers: Arc<BTreeMap<OperatorUid, Arc<dyn Publisher>>>,
     pub(super) staged: Arc<Staged>,
     events: mpsc::Sender<Event>,
     turns: Arc<StdMutex<BTreeMap<SlotId, Arc<Mutex<()>>>>>,
@@ -31,7 +31,7 @@ pub struct Publishing {
 
 impl Publishing {
     pub(super) fn new(
-        publishers: BTreeMap<OperatorUid, Box<dyn Publisher>>,
+        publishers: BTreeMap<OperatorUid, Arc<dyn Publisher>>,
         staged: Arc<Staged>,
         events: mpsc::Sender<Event>,
     ) -> Self {
@@ -46,6 +46,19 @@ impl Publishing {
     /// A checkpoint is committed: what was staged up to it is listed.
     pub fn on_committed(&self, id: CheckpointId) {
         self.staged.on_committed(id);
+    }
+
+    /// Lets go of slots that no subtask writes, once all of them is visible (X4).
+    pub(super) fn retire_all_but(&self, subtasks: &BTreeSet<SubtaskIdx>) {
+        for (sink, publisher) in self.publishers.iter() {
+            let mut needed = self.staged.unpublished_slots(sink);
+            needed.extend(subtasks.iter().map(|subtask| SlotId {
+                sink: sink.clone(),
+                slot: subtask.0,
+            }));
+            let publisher = Arc::clone(publisher);
+            tokio::spawn(async move { publisher.retire_others(&needed).await });
+        }
     }
 
     fn turn(&self, slot: &SlotId) -> Arc<Mutex<()>> {
@@ -84,7 +97,7 @@ impl Publishing {
 
 pub(super) async fn open_publishers(
     building: &Building<'_>,
-) -> Result<BTreeMap<OperatorUid, Box<dyn Publisher>>, super::Error> {
+) -> Result<BTreeMap<OperatorUid, Arc<dyn Publisher>>, super::Error> {
     let mut publishers = BTreeMap::new();
     for (_, operator) in building.deployment.graph.operators() {
         let OperatorKind::Sink(spec) = &operator.kind else {
@@ -98,7 +111,9 @@ pub(super) async fn open_publishers(
         };
         let surroundings = building.context.surroundings();
         let publisher = connectors::open_publisher(spec, &name, &surroundings)?;
-        let Some(publisher) = publisher else { continue };
+        let Some(publisher) = publisher.map(Arc::<dyn Publisher>::from) else {
+            continue;
+        };
         let staged = building
             .deployment
             .restore
@@ -124,4 +139,76 @@ pub(super) async fn open_publishers(
         publishers.insert(operator.uid.clone(), publisher);
     }
     Ok(publishers)
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use streamforge_core::manifest::StagedObject;
+
+    use super::*;
+
+    /// Says which slots it was told to keep.
+    struct Kept(mpsc::UnboundedSender<BTreeSet<SlotId>>);
+
+    #[async_trait]
+    impl Publisher for Kept {
+        async fn publish(&self, _: &SlotId, _: &StagedInterval) -> Result<(), Error> {
+            Ok(())
+        }
+
+        async fn retire_others(&self, needed: &BTreeSet<SlotId>) {
+            self.0.send(needed.clone()).expect("the test waits");
+        }
+
+        async fn discard_unlisted(&self, _: &[StagedInterval]) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    fn slot(number: u32) -> SlotId {
+        SlotId {
+            sink: OperatorUid("out".to_owned()),
+            slot: number,
+        }
+    }
+
+    fn interval(n: u64) -> StagedInterval {
+        StagedInterval {
+            id: CheckpointId::from_stored(n),
+            objects: vec![StagedObject {
+                staged: String::new(),
+                published: String::new(),
+                bytes: 1,
+                rows: 1,
+                detail: String::new(),
+            }],
+        }
+    }
+
+    #[tokio::test]
+    async fn slot_of_a_subtask_that_left_retires_with_its_last_interval_x4() {
+        let (kept, mut told) = mpsc::unbounded_channel();
+        let publisher: Arc<dyn Publisher> = Arc::new(Kept(kept));
+        let publishers = BTreeMap::from([(OperatorUid("out".to_owned()), publisher)]);
+        let staged = Arc::new(Staged::default());
+        let (events, mut said) = mpsc::channel(8);
+        let publishing = Publishing::new(publishers, Arc::clone(&staged), events);
+        // Slot 1 was written by a subtask that left, slot 2 was taken over from a dead attempt.
+        staged.add(slot(0), interval(3));
+        staged.add(slot(1), interval(3));
+        staged.inherit(slot(2), vec![interval(2)]);
+        let subtasks = BTreeSet::from([SubtaskIdx(0)]);
+
+        publishing.retire_all_but(&subtasks);
+        let all = BTreeSet::from([slot(0), slot(1), slot(2)]);
+        assert_eq!(told.recv().await, Some(all));
+
+        for (of, n) in [(0, 3), (1, 3), (2, 2)] {
+            publishing.publish(slot(of), interval(n)).await;
+            assert!(matches!(said.recv().await, Some(Event::Published { .. })));
+        }
+        publishing.retire_all_but(&subtasks);
+        assert_eq!(told.recv().await, Some(BTreeSet::from([slot(0)])));
+    }
 }

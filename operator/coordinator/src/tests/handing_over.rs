@@ -370,6 +370,37 @@ fn output_of_a_subtask_that_left_is_published_by_who_staged_it_x4() {
     assert_eq!(job.rig.head().epoch, epoch.next());
 }
 
+/// Slots are facts of the manifest: one that no subtask writes is in it until all of it is visible.
+#[test]
+fn slot_of_a_subtask_that_left_retires_once_its_last_interval_is_confirmed_x4() {
+    let mut job = Job::running(with(2), &[a(), b()]);
+    job.rig.feed(Input::Scale(1));
+    job.checkpoint();
+    job.all_prepared();
+    let n = job.rig.in_flight();
+    for of in [task(0, 0), task(1, 0), task(0, 1), task(1, 1)] {
+        let mut snapshot = job.rig.snapshot(of, n);
+        if of == task(1, 1) {
+            snapshot.staged.push((slot(1), interval(n.get())));
+        }
+        let from = job.places[&of.subtask.0].clone();
+        job.say(&from, Event::Ack(Box::new(snapshot)));
+    }
+    job.places.remove(&1);
+    job.readers = BTreeMap::from([("a", 0), ("b", 0)]);
+    job.all_received(n);
+    job.rig.wait(1);
+    let next = job.rig.in_flight();
+    job.ack_all(next);
+    assert_eq!(job.rig.listed(), [(1, n.get())]);
+
+    let (slot, interval) = (slot(1), n);
+    job.say(&b(), Event::Published { slot, interval });
+    job.checkpoint();
+
+    assert_eq!(job.rig.newest().staged, []);
+}
+
 #[test]
 fn task_manager_without_tasks_and_output_may_go_and_nothing_ends() {
     let mut job = Job::running(with(2), &[a(), b()]);

@@ -58,18 +58,82 @@ fn selector() -> Value {
     json!({"matchLabels": {"streamforge.io/job": "clicks"}})
 }
 
+fn secret_volume(secret: &str) -> String {
+    let hash = xxhash_rust::xxh3::xxh3_64(secret.as_bytes()) & 0xffff_ffff;
+    format!("streamforge-secret-{hash:08x}")
+}
+
+/// The container of [`job`] as it is built.
+fn built_container() -> Value {
+    let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
+    let probe = |path: &str, period: i32| json!({"httpGet": {"path": path, "port": "metrics"}, "periodSeconds": period, "failureThreshold": 6});
+    json!({
+        "name": "task-manager",
+        "image": "localhost/streamforge-taskmanager:0.1.0",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/streamforge-taskmanager"],
+        "args": [
+            "--coordinator=streamforge-coordinator.streamforge-system.svc:7100",
+            format!("--job={UID}"),
+            "--stay",
+            "--name=$(POD_NAME)",
+            "--slots=2",
+            "--listen=0.0.0.0:7101",
+            "--advertise=$(POD_IP)",
+            "--metrics-listen=0.0.0.0:8080",
+            "--secrets=/etc/streamforge/secrets",
+            "--tls-ca=/etc/streamforge/tls/ca.crt",
+            "--tls-cert=/etc/streamforge/tls/tls.crt",
+            "--tls-key=/etc/streamforge/tls/tls.key",
+            format!("--tls-peer-name={UID}.jobs.streamforge"),
+            "--tls-coordinator-name=coordinator.streamforge",
+            "--local-copies=/var/lib/streamforge/copies",
+        ],
+        "env": [
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "TMPDIR", "value": "/var/lib/streamforge"},
+            {"name": "RUST_LOG", "value": "info"},
+        ],
+        "ports": [
+            {"name": "exchange", "containerPort": 7101, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": 8080, "protocol": "TCP"},
+        ],
+        "readinessProbe": probe("/readyz", 1),
+        "livenessProbe": probe("/livez", 5),
+        "resources": {},
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+        },
+        "volumeMounts": [
+            mount("streamforge-tls", "/etc/streamforge/tls"),
+            {"name": "streamforge-copies", "mountPath": "/var/lib/streamforge"},
+            mount(&secret_volume("kafka"), "/etc/streamforge/secrets/kafka"),
+            mount(&secret_volume("kafka-ca"), "/etc/streamforge/secrets/kafka-ca"),
+            mount(&secret_volume("results"), "/etc/streamforge/secrets/results"),
+            mount(&secret_volume("store"), "/etc/streamforge/secrets/store"),
+        ],
+    })
+}
+
+/// The volumes of its pods.
+fn built_volumes() -> Value {
+    let secret = |name: &str, secret: &str| json!({"name": name, "secret": {"secretName": secret, "defaultMode": 288}});
+    json!([
+        secret("streamforge-tls", "clicks-tls"),
+        {"name": "streamforge-copies", "emptyDir": {}},
+        secret(&secret_volume("kafka"), "kafka"),
+        secret(&secret_volume("kafka-ca"), "kafka-ca"),
+        secret(&secret_volume("results"), "results"),
+        secret(&secret_volume("store"), "store"),
+    ])
+}
+
 #[test]
 fn stateful_set_is_whole() {
-    let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
-    let secret = |name: &str, secret: &str| json!({"name": name, "secret": {"secretName": secret, "defaultMode": 288}});
     let spread = |key: &str| json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector()});
-    let probe = |path: &str, period: i32| json!({"httpGet": {"path": path, "port": "metrics"}, "periodSeconds": period, "failureThreshold": 6});
-    let mark = |secret: &str| {
-        format!(
-            "streamforge-secret-{:08x}",
-            xxhash_rust::xxh3::xxh3_64(secret.as_bytes()) & 0xffff_ffff
-        )
-    };
 
     assert_eq!(
         value(&children(&job()).stateful_set),
@@ -99,63 +163,8 @@ fn stateful_set_is_whole() {
                             "seccompProfile": {"type": "RuntimeDefault"},
                         },
                         "topologySpreadConstraints": [spread("kubernetes.io/hostname")],
-                        "containers": [{
-                            "name": "task-manager",
-                            "image": "localhost/streamforge-taskmanager:0.1.0",
-                            "imagePullPolicy": "IfNotPresent",
-                            "command": ["/bin/streamforge-taskmanager"],
-                            "args": [
-                                "--coordinator=streamforge-coordinator.streamforge-system.svc:7100",
-                                format!("--job={UID}"),
-                                "--stay",
-                                "--name=$(POD_NAME)",
-                                "--slots=2",
-                                "--listen=0.0.0.0:7101",
-                                "--advertise=$(POD_IP)",
-                                "--metrics-listen=0.0.0.0:8080",
-                                "--secrets=/etc/streamforge/secrets",
-                                "--tls-ca=/etc/streamforge/tls/ca.crt",
-                                "--tls-cert=/etc/streamforge/tls/tls.crt",
-                                "--tls-key=/etc/streamforge/tls/tls.key",
-                                format!("--tls-peer-name={UID}.jobs.streamforge"),
-                                "--tls-coordinator-name=coordinator.streamforge",
-                                "--local-copies=/var/lib/streamforge/copies",
-                            ],
-                            "env": [
-                                {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-                                {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-                                {"name": "TMPDIR", "value": "/var/lib/streamforge"},
-                                {"name": "RUST_LOG", "value": "info"},
-                            ],
-                            "ports": [
-                                {"name": "exchange", "containerPort": 7101, "protocol": "TCP"},
-                                {"name": "metrics", "containerPort": 8080, "protocol": "TCP"},
-                            ],
-                            "readinessProbe": probe("/readyz", 1),
-                            "livenessProbe": probe("/livez", 5),
-                            "resources": {},
-                            "securityContext": {
-                                "allowPrivilegeEscalation": false,
-                                "capabilities": {"drop": ["ALL"]},
-                                "readOnlyRootFilesystem": true,
-                            },
-                            "volumeMounts": [
-                                mount("streamforge-tls", "/etc/streamforge/tls"),
-                                {"name": "streamforge-copies", "mountPath": "/var/lib/streamforge"},
-                                mount(&mark("kafka"), "/etc/streamforge/secrets/kafka"),
-                                mount(&mark("kafka-ca"), "/etc/streamforge/secrets/kafka-ca"),
-                                mount(&mark("results"), "/etc/streamforge/secrets/results"),
-                                mount(&mark("store"), "/etc/streamforge/secrets/store"),
-                            ],
-                        }],
-                        "volumes": [
-                            secret("streamforge-tls", "clicks-tls"),
-                            {"name": "streamforge-copies", "emptyDir": {}},
-                            secret(&mark("kafka"), "kafka"),
-                            secret(&mark("kafka-ca"), "kafka-ca"),
-                            secret(&mark("results"), "results"),
-                            secret(&mark("store"), "store"),
-                        ],
+                        "containers": [built_container()],
+                        "volumes": built_volumes(),
                     },
                 },
             },

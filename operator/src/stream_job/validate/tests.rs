@@ -273,87 +273,75 @@ fn task_manager_mistakes_are_found_where_they_stand() {
     }
 }
 
+/// A pod template is refused for one field.
+fn check_refused(template: &Value, path: &str) {
+    let found = found(&with(&job(), "/taskManager/podTemplate", template.clone()));
+    assert_eq!(found.len(), 1, "{template}: {found:?}");
+    let path = format!("spec.taskManager.podTemplate.{path}");
+    assert_eq!(found[0].0, path, "{found:?}");
+}
+
 #[test]
 fn fields_of_a_pod_that_are_the_operators_are_refused() {
-    let container = |more: Value| {
-        let mut container = json!({"name": "task-manager"});
-        container
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        json!({"spec": {"containers": [container]}})
-    };
-    let at = |rest: &str| format!("spec.taskManager.podTemplate.{rest}");
+    let own_label = json!({"metadata": {"labels": {"streamforge.io/job": "x"}}});
+    let own_volume = json!({"spec": {"volumes": [{"name": "streamforge-tls", "emptyDir": {}}]}});
+    let grace = json!({"spec": {"terminationGracePeriodSeconds": 1}});
+    let containers = |containers: Value| json!({"spec": {"containers": containers}});
+    let twice = containers(json!([{"name": "x"}, {"name": "x"}]));
+    let misspelt = containers(json!([{"name": "x", "comand": ["a"]}]));
     for (template, path) in [
         (json!({"metadata": {"name": "x"}}), "metadata.name"),
-        (
-            json!({"metadata": {"labels": {"streamforge.io/job": "x"}}}),
-            "metadata.labels[streamforge.io/job]",
-        ),
+        (own_label, "metadata.labels[streamforge.io/job]"),
         (
             json!({"spec": {"serviceAccountName": "x"}}),
             "spec.serviceAccountName",
         ),
         (
-            json!({"spec": {"terminationGracePeriodSeconds": 1}}),
-            "spec.terminationGracePeriodSeconds",
+            json!({"spec": {"serviceAccount": "x"}}),
+            "spec.serviceAccount",
         ),
+        (grace, "spec.terminationGracePeriodSeconds"),
         (
             json!({"spec": {"restartPolicy": "Never"}}),
             "spec.restartPolicy",
         ),
+        (own_volume, "spec.volumes[0].name"),
         (
-            json!({"spec": {"volumes": [{"name": "streamforge-tls", "emptyDir": {}}]}}),
-            "spec.volumes[0].name",
-        ),
-        (
-            json!({"spec": {"containers": [{"image": "x"}]}}),
+            containers(json!([{"image": "x"}])),
             "spec.containers[0].name",
         ),
-        (
-            json!({"spec": {"containers": [{"name": "x"}, {"name": "x"}]}}),
-            "spec.containers[1].name",
-        ),
-        (
-            container(json!({"command": ["sh"]})),
-            "spec.containers[0].command",
-        ),
-        (container(json!({"args": ["x"]})), "spec.containers[0].args"),
-        (container(json!({"image": "x"})), "spec.containers[0].image"),
-        (
-            container(json!({"resources": {}})),
-            "spec.containers[0].resources",
-        ),
-        (
-            container(json!({"livenessProbe": {}})),
-            "spec.containers[0].livenessProbe",
-        ),
-        (
-            container(json!({"env": [{"name": "POD_IP", "value": "x"}]})),
-            "spec.containers[0].env[0].name",
-        ),
-        (
-            container(json!({"ports": [{"containerPort": 8080}]})),
-            "spec.containers[0].ports[0]",
-        ),
-        (
-            container(
-                json!({"volumeMounts": [{"name": "x", "mountPath": "/etc//./streamforge/tls/"}]}),
-            ),
-            "spec.containers[0].volumeMounts[0].mountPath",
-        ),
+        (twice, "spec.containers[1].name"),
         (
             json!({"spec": {"nodeSelektor": {"a": "b"}}}),
             "spec.nodeSelektor",
         ),
-        (
-            json!({"spec": {"containers": [{"name": "x", "comand": ["a"]}]}}),
-            "spec.containers[0].comand",
-        ),
+        (misspelt, "spec.containers[0].comand"),
     ] {
-        let found = found(&with(&job(), "/taskManager/podTemplate", template.clone()));
-        assert_eq!(found.len(), 1, "{template}: {found:?}");
-        assert_eq!(found[0].0, at(path), "{found:?}");
+        check_refused(&template, path);
+    }
+}
+
+#[test]
+fn fields_of_a_container_that_are_the_operators_are_refused() {
+    let mount = json!([{"name": "x", "mountPath": "/etc//./streamforge/tls/"}]);
+    for (field, value, path) in [
+        ("command", json!(["sh"]), "command"),
+        ("args", json!(["x"]), "args"),
+        ("image", json!("x"), "image"),
+        ("imagePullPolicy", json!("Never"), "imagePullPolicy"),
+        ("resources", json!({}), "resources"),
+        ("readinessProbe", json!({}), "readinessProbe"),
+        ("livenessProbe", json!({}), "livenessProbe"),
+        (
+            "env",
+            json!([{"name": "POD_IP", "value": "x"}]),
+            "env[0].name",
+        ),
+        ("ports", json!([{"containerPort": 8080}]), "ports[0]"),
+        ("volumeMounts", mount, "volumeMounts[0].mountPath"),
+    ] {
+        let template = json!({"spec": {"containers": [{"name": "task-manager", field: value}]}});
+        check_refused(&template, &format!("spec.containers[0].{path}"));
     }
 }
 

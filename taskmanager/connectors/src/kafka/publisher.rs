@@ -5,7 +5,7 @@
 //!
 //! Invariants X1 to X4: see there. A publisher that was found to be the zombie never begins again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -543,6 +543,28 @@ impl Publisher for KafkaPublisher {
                 answer => return answer,
             }
         }
+    }
+
+    async fn retire_others(&self, needed: &BTreeSet<SlotId>) {
+        let has_producer =
+            |slot: &Mutex<Slot>| slot.try_lock().is_ok_and(|it| it.producer.is_some());
+        let mut slots: Vec<(SlotId, Arc<Mutex<Slot>>)> = Vec::new();
+        for (id, slot) in &*lock(&self.inner.slots) {
+            if !needed.contains(id) && has_producer(slot) {
+                slots.push((id.clone(), Arc::clone(slot)));
+            }
+        }
+        if slots.is_empty() {
+            return;
+        }
+        // A client waits for its own end. What was committed is remembered: see `take`.
+        let dropped = tokio::task::spawn_blocking(move || {
+            for (id, slot) in slots {
+                lock(&slot).producer = None;
+                tracing::info!(slot = %id, "slot retired: no subtask writes it, all of it is visible");
+            }
+        });
+        let _ = dropped.await;
     }
 
     async fn discard_unlisted(&self, _: &[StagedInterval]) -> Result<(), Error> {
