@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use streamforge_crds::v1alpha1::StreamJob;
 
 /// Whose the fields are that this operator writes.
 pub const FIELD_MANAGER: &str = "streamforge-operator";
@@ -64,6 +65,28 @@ pub async fn apply_set(client: &Client, set: &StatefulSet) -> Result<StatefulSet
     };
     api.delete(&set.name_any(), &orphan).await?;
     apply(client, set).await
+}
+
+/// Whether an object of this name is free for a job, or the job's already: one of an earlier job of the
+/// same name is. Server-side apply would take over whatever it finds.
+///
+/// # Errors
+/// The server's.
+pub async fn is_free<K>(client: &Client, object: &K, job: &StreamJob) -> Result<bool, kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let namespace = object.namespace().unwrap_or_default();
+    let api: Api<K> = Api::namespaced(client.clone(), &namespace);
+    let Some(found) = api.get_metadata_opt(&object.name_any()).await? else {
+        return Ok(true);
+    };
+    let (name, kind) = (job.name_any(), StreamJob::kind(&()));
+    let mut owners = found.metadata.owner_references.iter().flatten();
+    Ok(owners.any(|owner| owner.kind == kind && owner.name == name))
 }
 
 /// Whether an error says that the object is not there.

@@ -15,12 +15,11 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::ListParams;
 use kube::runtime::controller::{Action, Config as ControllerConfig};
 use kube::runtime::events::{Recorder, Reporter};
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use streamforge_crds::v1alpha1::{Savepoint, StreamJob};
-use tokio::sync::mpsc;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::args::Args;
 use crate::certificates::Authority;
@@ -151,18 +150,13 @@ where
 }
 
 /// Watches and passes, until the process ends.
-pub async fn run(
-    context: Arc<Context>,
-    namespaces: Vec<String>,
-    woken: mpsc::Receiver<ObjectRef<StreamJob>>,
-) {
-    let woken = Arc::new(tokio::sync::Mutex::new(woken));
+pub async fn run(context: Arc<Context>, namespaces: Vec<String>) {
     if namespaces.is_empty() {
-        return of_scope(context, None, woken).await;
+        return of_scope(context, None).await;
     }
     let scopes = namespaces
         .into_iter()
-        .map(|namespace| of_scope(Arc::clone(&context), Some(namespace), Arc::clone(&woken)));
+        .map(|namespace| of_scope(Arc::clone(&context), Some(namespace)));
     futures::future::join_all(scopes).await;
 }
 
@@ -176,20 +170,27 @@ where
     }
 }
 
-type Woken = Arc<tokio::sync::Mutex<mpsc::Receiver<ObjectRef<StreamJob>>>>;
-
 /// All namespaces, or one.
-async fn of_scope(context: Arc<Context>, namespace: Option<String>, woken: Woken) {
+async fn of_scope(context: Arc<Context>, namespace: Option<String>) {
     let namespace = namespace.as_deref();
     let client = &context.client;
     let all = watcher::Config::default().timeout(WATCH_SECONDS);
     let ours = all
         .clone()
         .labels("app.kubernetes.io/managed-by=streamforge-operator");
-    // Only one of several scopes hears of these; a job of another one is looked at all the same.
-    let woken = stream::unfold(woken, |woken| async move {
-        let next = woken.lock().await.recv().await?;
-        Some((next, woken))
+    let scope = namespace.map(str::to_owned);
+    let woken = stream::unfold(context.fleet.woken(), |mut woken| async move {
+        loop {
+            match woken.recv().await {
+                Ok(job) => return Some((job, woken)),
+                Err(RecvError::Lagged(_)) => {} // those are looked at in a minute
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    });
+    let woken = woken.filter(move |job| {
+        let ours = scope.is_none() || scope == job.namespace;
+        std::future::ready(ours)
     });
     let config = ControllerConfig::default()
         .concurrency(PASSES_MAX)

@@ -17,12 +17,12 @@ use streamforge_crds::v1alpha1::StreamJob;
 use streamforge_host::sessions::{Listener, Terms};
 use streamforge_host::{JobConfig, Orders, Outcome, Phase, Report, Status};
 use streamforge_store::ObjectStore;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::events;
 use crate::stream_job::pass::status;
 
-/// Jobs that wait to be looked at; a full queue means that they will be anyway.
+/// Jobs that wait to be looked at; of more the oldest are forgotten, and looked at in a minute.
 const WAKES_MAX: usize = 4_096;
 
 /// How often a job is looked at because its checkpoints, lag or watermark went on: what people see of
@@ -35,7 +35,7 @@ type Table = Arc<Mutex<BTreeMap<String, Arc<Coordinator>>>>;
 pub struct Fleet {
     listener: Listener,
     by_uid: Table,
-    wakes: mpsc::Sender<ObjectRef<StreamJob>>,
+    wakes: broadcast::Sender<ObjectRef<StreamJob>>,
 }
 
 /// What a coordinator is started with.
@@ -62,6 +62,8 @@ pub struct Coordinator {
     pub job: ObjectRef<StreamJob>,
     /// See [`Start::revision`].
     pub revision: u64,
+    /// When it was started.
+    pub since: tokio::time::Instant,
     /// The way to ask it.
     pub orders: Orders,
     /// How the job does.
@@ -72,16 +74,20 @@ pub struct Coordinator {
 }
 
 impl Fleet {
-    /// None yet. What comes out of the receiver wants to be looked at.
+    /// None yet.
     #[must_use]
-    pub fn new(listener: Listener) -> (Self, mpsc::Receiver<ObjectRef<StreamJob>>) {
-        let (wakes, woken) = mpsc::channel(WAKES_MAX);
-        let fleet = Self {
+    pub fn new(listener: Listener) -> Self {
+        Self {
             listener,
             by_uid: Table::default(),
-            wakes,
-        };
-        (fleet, woken)
+            wakes: broadcast::channel(WAKES_MAX).0,
+        }
+    }
+
+    /// Hears of each job that wants to be looked at.
+    #[must_use]
+    pub fn woken(&self) -> broadcast::Receiver<ObjectRef<StreamJob>> {
+        self.wakes.subscribe()
     }
 
     /// What Prometheus is told of the jobs.
@@ -143,6 +149,7 @@ impl Fleet {
         let coordinator = Coordinator {
             job: job.clone(),
             revision,
+            since: tokio::time::Instant::now(),
             orders,
             status: handle.status(),
             outcome,
@@ -155,10 +162,18 @@ impl Fleet {
         tokio::spawn(watch_status(waker.clone(), handle.status()));
         tokio::spawn(watch_reports(waker.clone(), reports, events));
         tokio::spawn(async move {
-            if let Some(outcome) = handle.ended().await {
-                outcome_in.send_replace(Some(Arc::new(outcome)));
-                waker.wake();
-            }
+            let outcome = match tokio::spawn(handle.ended()).await {
+                Ok(None) => return, // abandoned
+                Ok(Some(outcome)) => outcome,
+                // Its job must not look as if it ran.
+                Err(panicked) => Outcome::Failed(streamforge_host::Error::Store {
+                    request: "run the coordinator",
+                    reason: panicked.to_string(),
+                    attempts_n: 1,
+                }),
+            };
+            outcome_in.send_replace(Some(Arc::new(outcome)));
+            waker.wake();
         });
         self.table().insert(uid, Arc::new(coordinator));
     }
@@ -168,13 +183,13 @@ impl Fleet {
 #[derive(Clone)]
 struct Waker {
     job: ObjectRef<StreamJob>,
-    wakes: mpsc::Sender<ObjectRef<StreamJob>>,
+    wakes: broadcast::Sender<ObjectRef<StreamJob>>,
 }
 
 impl Waker {
     fn wake(&self) {
-        // Full: everybody is looked at soon.
-        let _full = self.wakes.try_send(self.job.clone());
+        // Nobody listens while the operator ends.
+        let _nobody = self.wakes.send(self.job.clone());
     }
 }
 
@@ -215,10 +230,8 @@ async fn watch_reports(
         if let Some(event) = events::of_report(&report) {
             status::publish(&recorder, &regarding, event).await;
         }
-        if matches!(
-            report,
-            Report::SavepointCompleted { .. } | Report::SavepointFailed { .. }
-        ) {
+        // One that failed is asked for again in its own time.
+        if matches!(report, Report::SavepointCompleted { .. }) {
             waker.wake();
         }
     }

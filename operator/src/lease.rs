@@ -18,13 +18,13 @@ use kube::{Api, Client};
 use tokio::time::{Instant, sleep};
 
 /// How long a Lease is good for after its renewal.
-const DURATION: Duration = Duration::from_secs(5);
+const DURATION: Duration = Duration::from_secs(8);
 
 /// How often it is renewed, or looked at.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// How long the API server may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// One operator's claim.
 pub struct Elector {

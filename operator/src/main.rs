@@ -92,7 +92,7 @@ async fn run(args: &Args) -> Result<String> {
     }
     tracing::info!("leading");
     metrics.on_leading();
-    let (fleet, woken) = Fleet::new(listener);
+    let fleet = Fleet::new(listener);
     registry.register(Box::new(fleet.metrics()))?;
     let context = Context::new(
         client,
@@ -108,7 +108,7 @@ async fn run(args: &Args) -> Result<String> {
     );
     let reason = tokio::select! {
         other = elector.hold() => format!("{other} leads now"),
-        () = controller::run(context, args.namespaces(), woken) => bail!("the controller ended"),
+        () = controller::run(context, args.namespaces()) => bail!("the controller ended"),
         () = authority::due(&leaf.certificate) => "its certificate is due: the next start makes another".to_owned(),
         _ = terminate.recv() => "asked to end".to_owned(),
         _ = interrupt.recv() => "asked to end".to_owned(),

@@ -30,6 +30,9 @@ pub struct Record {
     /// The checkpoint to go back to, until that has been done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewind: Option<String>,
+    /// Rows of it have flowed: its store is not empty.
+    #[serde(default)]
+    pub ran: bool,
     /// How often the job began anew without its state (`upgrade.mode: Stateless`).
     #[serde(default)]
     pub incarnation: u32,
@@ -44,11 +47,8 @@ pub struct Record {
 pub enum State {
     /// It is to run.
     Active,
-    /// It was stopped, with a savepoint of this name if it had read anything.
-    Suspended {
-        /// Its name.
-        savepoint: Option<String>,
-    },
+    /// It was stopped.
+    Suspended,
     /// All input is read and all output is published.
     Finished {
         /// When.
@@ -109,6 +109,7 @@ impl Record {
             previous: None,
             refused: None,
             rewind: None,
+            ran: false,
             incarnation: 0,
             done: Done::default(),
         }

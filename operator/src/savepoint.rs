@@ -268,6 +268,13 @@ impl Pass<'_> {
         Ok(Action::requeue(wait))
     }
 
+    /// Whether this is the copy of this resource, in a place that its namespace may delete from.
+    fn is_own(&self, place: &S3Place) -> bool {
+        let folder = savepoint::folder(&self.copy_name());
+        let is_copy = place.prefix.ends_with(folder.trim_end_matches('/'));
+        is_copy && self.context.settings.may_use(&self.namespace(), place)
+    }
+
     fn has_finalizer(&self) -> bool {
         self.resource.finalizers().iter().any(|it| it == FINALIZER)
     }
@@ -303,7 +310,8 @@ impl Pass<'_> {
         }
         let place = self.resource.annotations().get(PLACE);
         let place: Option<S3Place> = place.and_then(|json| serde_json::from_str(json).ok());
-        if let Some(place) = place {
+        // Whoever may write the resource may write the annotation, too.
+        if let Some(place) = place.filter(|place| self.is_own(place)) {
             let namespace = self.namespace();
             let opener = Opener {
                 client: &self.context.client,

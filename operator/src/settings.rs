@@ -5,6 +5,7 @@
 
 use serde::Deserialize;
 use streamforge_core::s3::{AddressError, S3Access, S3Place};
+use streamforge_core::secret_name::is_secret_name;
 
 /// Where a task manager listens for rows of others.
 pub const EXCHANGE_PORT: i32 = 7101;
@@ -52,6 +53,17 @@ struct Written {
     uri: String,
     namespaces: Vec<String>,
     endpoint: Option<String>,
+}
+
+impl Settings {
+    /// Whether jobs of this namespace may use a place: with a secret of their own, or because it is
+    /// shared with them.
+    #[must_use]
+    pub fn may_use(&self, namespace: &str, place: &S3Place) -> bool {
+        let shared = &self.shared_stores;
+        let own = place.access.credentials_secret.as_deref();
+        own.is_some_and(is_secret_name) || shared.iter().any(|store| store.covers(namespace, place))
+    }
 }
 
 impl SharedStore {

@@ -13,6 +13,9 @@ use serde_json::Value;
 
 use crate::record::{Previous, Record, Refused, State};
 
+/// How long a coordinator has to find its task managers before it is judged.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+
 /// What a person wants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
@@ -76,6 +79,12 @@ pub struct Alive {
     pub is_current: bool,
     /// Rows flow.
     pub is_running: bool,
+    /// It was told to stop, or is at its end: that is waited for.
+    pub is_stopping: bool,
+    /// Since it was started.
+    pub age: SignedDuration,
+    /// What its savepoints are called after: another coordinator's have other names.
+    pub generation: u64,
     /// Subtasks that it wants.
     pub wanted: u32,
     /// Ordinary checkpoints that it completed.
@@ -107,10 +116,10 @@ pub enum Step {
     Start,
     /// End the coordinator and tell nobody: tasks go on for the next one.
     Abandon,
-    /// Order a stop with a savepoint of this name.
+    /// Order a stop, with a savepoint of this name if the job runs.
     Stop {
         /// The savepoint.
-        savepoint: String,
+        savepoint: Option<String>,
     },
     /// Order another parallelism.
     Scale(u32),
@@ -126,7 +135,7 @@ pub fn next(now: Timestamp, wanted: Option<&Wanted>, record: Option<&Record>, ru
     };
     match &record.state {
         State::Active => active(now, wanted, record, run),
-        State::Suspended { .. } => suspended(wanted, record, run),
+        State::Suspended => suspended(wanted, record, run),
         State::Finished { .. } => ended_for_good(run),
         State::Failed { .. } => failed(wanted, record, run),
     }
@@ -138,8 +147,10 @@ fn begin(wanted: Option<&Wanted>) -> Step {
     };
     let mut record = Record::new(&wanted.uid, wanted.document.clone(), wanted.generation);
     record.done.restart.clone_from(&wanted.restart);
+    // What was asked of an earlier life is not done again.
+    record.done.rewind_to.clone_from(&wanted.rewind_to);
     if wanted.suspend {
-        record.state = State::Suspended { savepoint: None };
+        record.state = State::Suspended;
     }
     Step::Write(record)
 }
@@ -163,11 +174,9 @@ fn over(now: Timestamp, wanted: Option<&Wanted>, record: &Record, ended: &Ended)
             previous: None,
             ..record.clone()
         }),
-        Ended::Stopped { has_state } => match wanted {
+        Ended::Stopped { .. } => match wanted {
             Some(wanted) if wanted.suspend => Step::Write(Record {
-                state: State::Suspended {
-                    savepoint: has_state.then(|| savepoint_name("suspend", wanted)),
-                },
+                state: State::Suspended,
                 previous: None,
                 ..record.clone()
             }),
@@ -187,13 +196,47 @@ fn over(now: Timestamp, wanted: Option<&Wanted>, record: &Record, ended: &Ended)
                 ..record.clone()
             }),
         },
-        Ended::Broken(_) => Step::Start,
+        Ended::Broken(reason) => broken(now, wanted, record, reason),
+    }
+}
+
+/// It could not be started, or something around it ended it. What cannot be started with this document
+/// may be with another one.
+fn broken(now: Timestamp, wanted: Option<&Wanted>, record: &Record, reason: &str) -> Step {
+    match (wanted, &record.previous) {
+        (Some(wanted), _) if wanted.suspend => Step::Write(Record {
+            state: State::Suspended,
+            ..record.clone()
+        }),
+        (Some(wanted), _)
+            if is_wanted(wanted, record) && wanted.generation != record.generation =>
+        {
+            if wanted.edit.upgrade && record.ran {
+                return Step::Write(upgraded(now, wanted, record));
+            }
+            Step::Write(taken(wanted, record))
+        }
+        (Some(wanted), Some(previous))
+            if now.duration_since(previous.since) > wanted.rollback_after =>
+        {
+            Step::Write(rolled_back(record, previous, reason))
+        }
+        _ => Step::Start,
     }
 }
 
 fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &Alive) -> Step {
     if !alive.is_current {
         return Step::Abandon;
+    }
+    if alive.is_stopping {
+        return Step::Wait;
+    }
+    if alive.is_running && !record.ran {
+        return Step::Write(Record {
+            ran: true,
+            ..record.clone()
+        });
     }
     if record.rewind.is_some() && alive.is_running {
         return Step::Write(Record {
@@ -209,7 +252,17 @@ fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &
             });
         }
         let limit = wanted.map(|wanted| wanted.rollback_after);
-        if limit.is_some_and(|limit| now.duration_since(previous.since) > limit) {
+        let is_late = limit.is_some_and(|limit| {
+            now.duration_since(previous.since) > limit && alive.age > limit.min(PATIENCE)
+        });
+        // An interval that is longer than the limit is no illness.
+        if is_late && alive.is_running {
+            return Step::Write(Record {
+                previous: None,
+                ..record.clone()
+            });
+        }
+        if is_late {
             let reason = "it was not healthy in time (upgrade.rollbackAfter)";
             return Step::Write(rolled_back(record, previous, reason));
         }
@@ -218,9 +271,7 @@ fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &
         return Step::Wait;
     };
     if wanted.suspend {
-        return Step::Stop {
-            savepoint: savepoint_name("suspend", wanted),
-        };
+        return stop("suspend", wanted, alive);
     }
     if wanted.rewind_to != record.done.rewind_to {
         let mut record = record.clone();
@@ -246,10 +297,8 @@ fn edit(now: Timestamp, wanted: &Wanted, record: &Record, alive: &Alive) -> Step
         ..
     } = wanted.edit;
     if upgrade {
-        if alive.is_running && !wanted.edit.stateless {
-            return Step::Stop {
-                savepoint: savepoint_name("upgrade", wanted),
-            };
+        if alive.is_running {
+            return stop("upgrade", wanted, alive);
         }
         // What does not run cannot be stopped with a savepoint: the newest checkpoint is what there is.
         return Step::Write(upgraded(now, wanted, record));
@@ -260,14 +309,19 @@ fn edit(now: Timestamp, wanted: &Wanted, record: &Record, alive: &Alive) -> Step
         return Step::Scale(parallelism);
     }
     if wanted.generation != record.generation || !wanted.edit.is_none() {
-        return Step::Write(Record {
-            document: wanted.document.clone(),
-            generation: wanted.generation,
-            refused: None,
-            ..record.clone()
-        });
+        return Step::Write(taken(wanted, record));
     }
     Step::Wait
+}
+
+/// The document that is wanted, as it is.
+fn taken(wanted: &Wanted, record: &Record) -> Record {
+    Record {
+        document: wanted.document.clone(),
+        generation: wanted.generation,
+        refused: None,
+        ..record.clone()
+    }
 }
 
 /// Whether this document is to be tried: one that was rolled back is not, until it is edited.
@@ -290,6 +344,7 @@ fn upgraded(now: Timestamp, wanted: &Wanted, record: &Record) -> Record {
         previous: (!stateless).then_some(previous),
         refused: None,
         incarnation: record.incarnation + u32::from(stateless),
+        ran: record.ran && !stateless,
         ..record.clone()
     }
 }
@@ -332,7 +387,14 @@ fn failed(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
         return Step::Wait;
     };
     let asked = wanted.restart != record.done.restart;
-    if asked || wanted.generation != record.generation {
+    if wanted.suspend && wanted.generation != record.generation {
+        return Step::Write(Record {
+            state: State::Suspended,
+            ..record.clone()
+        });
+    }
+    let is_edited = wanted.generation != record.generation && is_wanted(wanted, record);
+    if asked || is_edited {
         let mut again = Record {
             state: State::Active,
             document: wanted.document.clone(),
@@ -354,9 +416,13 @@ fn ended_for_good(run: &Run) -> Step {
     }
 }
 
-/// The same for the same wish, so that asking again is answered with the one that is there.
-fn savepoint_name(why: &str, wanted: &Wanted) -> String {
-    format!("{why}-{}", wanted.generation)
+/// A stop. A savepoint is of one coordinator: one that an earlier coordinator made is older than what
+/// is being stopped. What does not run has nothing to be saved that its newest checkpoint has not.
+fn stop(why: &str, wanted: &Wanted, alive: &Alive) -> Step {
+    let name = || format!("{why}-{}-{}", wanted.generation, alive.generation);
+    Step::Stop {
+        savepoint: alive.is_running.then(name),
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,10 @@ use streamforge_core::savepoint::SAVEPOINTS;
 use streamforge_crds::v1alpha1::{S3Access, StreamJobSpec};
 use streamforge_store::{ObjectStore, S3Store};
 
+/// What is read of a Secret, and how much of each at most: the folder is in memory.
+const KEYS: [&str; 4] = ["accessKeyId", "secretAccessKey", "sessionToken", "ca.crt"];
+const KEY_BYTES_MAX: usize = 256 << 10;
+
 /// Why a job's store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -167,7 +171,10 @@ fn failed(place: &S3Place, source: streamforge_store::Error) -> Error {
 fn keep(folder: &Path, secret: &Secret) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
-    for (key, value) in secret.data.iter().flatten() {
+    let known = secret.data.iter().flatten();
+    let known =
+        known.filter(|(key, value)| KEYS.contains(&key.as_str()) && value.0.len() <= KEY_BYTES_MAX);
+    for (key, value) in known {
         // Written beside and renamed: whoever reads meanwhile sees the old one or the new one.
         let beside = folder.join(format!(".{key}"));
         std::fs::write(&beside, &value.0)?;

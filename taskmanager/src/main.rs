@@ -134,6 +134,8 @@ fn run(args: Args) -> Result<String> {
         peer_name: args.tls_coordinator_name.unwrap_or(tls.peer_name),
         ..tls
     });
+    let (args_tls, args_secrets, args_stay) =
+        (args.tls_cert.clone(), args.secrets.clone(), args.stay);
     // The standard hasher's keys are the system's randomness.
     let nonce = RandomState::new().hash_one(std::process::id());
     let config = SessionConfig {
@@ -166,11 +168,75 @@ fn run(args: Args) -> Result<String> {
     if let Some(listen) = args.metrics_listen {
         control.block_on(show_metrics(listen, metrics))?;
     }
-    control.block_on(async { leave_on_signal(to_leave) })?;
+    let files = Watched::new(&args_tls, args_secrets.as_deref());
+    control.block_on(async {
+        if args_stay {
+            tokio::spawn(leave_on_change(files, to_leave.clone(), nonce));
+        }
+        leave_on_signal(to_leave)
+    })?;
     let session = session::run(config, Arc::new(exchange), data.handle().clone());
     let ended = control.block_on(async { tokio::spawn(session).await });
     data.shutdown_timeout(END_WITHIN);
     Ok(ended.context("the session's task")??)
+}
+
+/// How often files are looked at that are read once, at the start.
+const LOOK_AT_FILES: Duration = Duration::from_secs(60);
+
+/// Task managers that see a change leave within this time, each at another moment.
+const LEAVE_WITHIN: Duration = Duration::from_secs(3_600);
+
+/// Files that this process has read, and whose change it would not notice: its certificate and secrets.
+struct Watched {
+    certificate: Option<PathBuf>,
+    secrets: Option<PathBuf>,
+}
+
+impl Watched {
+    fn new(certificate: &Option<PathBuf>, secrets: Option<&Path>) -> Self {
+        Self {
+            certificate: certificate.clone(),
+            secrets: secrets.map(Path::to_owned),
+        }
+    }
+
+    /// What is in them. A mounted Secret is changed by another folder behind a link.
+    fn content(&self) -> Vec<Vec<u8>> {
+        let folders = self
+            .secrets
+            .iter()
+            .filter_map(|it| std::fs::read_dir(it).ok());
+        let folders = folders.flatten().flatten().map(|it| it.path());
+        let keys = folders.filter_map(|it| std::fs::read_dir(it).ok());
+        let keys = keys.flatten().flatten().map(|it| it.path());
+        let mut files: Vec<PathBuf> = keys.filter(|it| it.is_file()).collect();
+        files.extend(self.certificate.clone());
+        files.sort();
+        files
+            .iter()
+            .filter_map(|it| std::fs::read(it).ok())
+            .collect()
+    }
+}
+
+/// Where processes are started anew (pods), one whose certificate or secret was replaced leaves in peace,
+/// and its successor reads the new one.
+async fn leave_on_change(files: Watched, to_leave: watch::Sender<bool>, nonce: u64) {
+    let began = files.content();
+    loop {
+        tokio::time::sleep(LOOK_AT_FILES).await;
+        if files.content() != began {
+            break;
+        }
+    }
+    let wait = Duration::from_secs(nonce % LEAVE_WITHIN.as_secs());
+    tracing::info!(
+        wait_s = wait.as_secs(),
+        "a certificate or secret was replaced: leaving for another process to read it"
+    );
+    tokio::time::sleep(wait).await;
+    to_leave.send_replace(true);
 }
 
 /// Asked to end, it leaves in peace; asked once more, it ends.

@@ -270,7 +270,9 @@ impl Session {
     /// Starts the manager at the first welcome; later ones must be of the same job.
     async fn host(&mut self, address: &str, welcome: v1::Welcome) -> Result<(), Error> {
         let uri = &welcome.store_uri;
-        if let Some(hosted) = &self.hosted {
+        if let Some(hosted) = &mut self.hosted {
+            // Another coordinator may have been told other times.
+            (hosted.heartbeat, hosted.timeout) = (ms(welcome.heartbeat_ms), ms(welcome.timeout_ms));
             return if hosted.store_uri == *uri {
                 Ok(())
             } else {
@@ -311,7 +313,6 @@ impl Session {
         let (requests, work) = mpsc::channel(REQUESTS_MAX);
         let manager = Manager::new(context.clone(), self.events_in.clone());
         self.data.spawn(manager.run(work));
-        let ms = |ms: u64| Duration::from_millis(ms.max(1));
         self.hosted = Some(Hosted {
             store_uri: uri.clone(),
             context,
@@ -400,6 +401,10 @@ impl Session {
 /// Takes events that nobody hears, until there will be none.
 async fn drain(events: &mut mpsc::Receiver<(Stamp, Event)>) {
     while events.recv().await.is_some() {}
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms.max(1))
 }
 
 /// How a call ended.

@@ -15,7 +15,7 @@ only read one by one, by the names that a StreamJob gives.
   verbs: [delete]
 - apiGroups: [streamforge.io]
   resources: [streamjobs/status, savepoints/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # Needed to be named as an owner that blocks deletion.
 - apiGroups: [streamforge.io]
   resources: [streamjobs/finalizers, savepoints/finalizers]
@@ -27,17 +27,17 @@ only read one by one, by the names that a StreamJob gives.
 # Pods are made by the StatefulSet; a pod that must run another spec is deleted.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [list, delete]
 # The other children of a job, written by server-side apply.
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts]
-  verbs: [get, create, patch, delete]
+  verbs: [get, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, create, patch, delete]
+  verbs: [create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, create, patch, delete]
+  verbs: [create, patch]
 # Credentials that a job names are read; the job's certificate is written. Never listed, never watched:
 # a Secret that no job names is not seen.
 - apiGroups: [""]
@@ -57,7 +57,7 @@ only read one by one, by the names that a StreamJob gives.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [streamforge-operator]
-  verbs: [get, update, patch]
+  verbs: [get, update]
 # The authority that signs the jobs' certificates: made at the first start.
 - apiGroups: [""]
   resources: [secrets]

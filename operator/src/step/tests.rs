@@ -17,6 +17,8 @@ struct World {
     run: Run,
     /// The document that the coordinator was started with.
     runs: Option<Value>,
+    /// Coordinators that were started.
+    starts_n: u64,
     /// Subtasks.
     parallelism: u32,
     savepoints: Vec<String>,
@@ -31,6 +33,7 @@ impl World {
             record: None,
             run: Run::None,
             runs: None,
+            starts_n: 0,
             parallelism: 1,
             savepoints: Vec::new(),
             broken: Vec::new(),
@@ -47,8 +50,9 @@ impl World {
             Step::Start => self.start(),
             Step::Abandon => self.run = Run::None,
             Step::Stop { savepoint } => {
-                if !self.savepoints.contains(&savepoint) {
-                    self.savepoints.push(savepoint);
+                if let Some(name) = savepoint {
+                    assert!(!self.savepoints.contains(&name), "{name} is there already");
+                    self.savepoints.push(name);
                 }
                 self.run = ended(Ended::Stopped { has_state: true });
             }
@@ -67,12 +71,16 @@ impl World {
         let document = self.record.as_ref().map(|record| record.document.clone());
         let fails = document.as_ref().is_some_and(|it| self.broken.contains(it));
         self.runs = document;
+        self.starts_n += 1;
         self.run = if fails {
             ended(Ended::Failed("a poison row".to_owned()))
         } else {
             Run::Alive(Alive {
                 is_current: true,
                 is_running: true,
+                is_stopping: false,
+                age: SignedDuration::from_hours(1),
+                generation: self.starts_n,
                 wanted: self.parallelism,
                 completed_n: 1,
             })
@@ -111,6 +119,17 @@ impl World {
             }
         }
         panic!("it never settles: {self:?}");
+    }
+}
+
+/// Which coordinator it is does not matter.
+fn alike(run: &Run) -> Run {
+    match run {
+        Run::Alive(alive) => Run::Alive(Alive {
+            generation: 0,
+            ..alive.clone()
+        }),
+        other => other.clone(),
     }
 }
 
@@ -169,7 +188,8 @@ fn play(life: &[Wish], begin: &World) -> World {
             world.settle(&**wish, &mut dies);
         }
         assert_eq!(world.record, undisturbed.record, "killed behind {dies_at}");
-        assert_eq!(world.run, undisturbed.run, "killed behind {dies_at}");
+        let calm = (alike(&world.run), alike(&undisturbed.run));
+        assert_eq!(calm.0, calm.1, "killed behind {dies_at}");
         assert_eq!(world.runs, undisturbed.runs, "killed behind {dies_at}");
     }
     undisturbed
@@ -184,7 +204,14 @@ fn new_job_is_written_down_and_started() {
     let one = document("a", 1);
     let end = play(&[wish(1, &one)], &World::new());
 
-    assert_eq!(end.record, Some(Record::new("uid-1", one.clone(), 1)));
+    let record = Record::new("uid-1", one.clone(), 1);
+    assert_eq!(
+        end.record,
+        Some(Record {
+            ran: true,
+            ..record
+        })
+    );
     assert_eq!(end.runs, Some(one));
 }
 
@@ -194,9 +221,8 @@ fn suspended_job_has_a_savepoint_and_goes_on_when_it_is_resumed() {
     let stop = || wish_with(2, &document("a", 1), |wanted| wanted.suspend = true);
     let end = play(&[wish(1, &one), stop()], &World::new());
 
-    let savepoint = Some("suspend-2".to_owned());
-    assert_eq!(*state(&end), State::Suspended { savepoint });
-    assert_eq!(end.savepoints, ["suspend-2"]);
+    assert_eq!(*state(&end), State::Suspended);
+    assert_eq!(end.savepoints, ["suspend-2-1"]);
 
     // Edited while it is suspended: taken as it is.
     let two = document("b", 1);
@@ -211,7 +237,7 @@ fn another_plan_is_an_upgrade_with_a_savepoint() {
     let life: Vec<Wish> = vec![wish(1, &document("a", 1)), wish(2, &document("b", 1))];
     let end = play(&life, &World::new());
 
-    assert_eq!(end.savepoints, ["upgrade-2"]);
+    assert_eq!(end.savepoints, ["upgrade-2-1"]);
     let record = end.record.expect("there is one");
     assert_eq!((record.generation, record.previous), (2, None));
     assert_eq!(end.runs, Some(document("b", 1)));
@@ -248,6 +274,9 @@ fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
     let starting = Run::Alive(Alive {
         is_current: true,
         is_running: false,
+        is_stopping: false,
+        age: SignedDuration::from_hours(1),
+        generation: 9,
         wanted: 1,
         completed_n: 0,
     });
@@ -357,4 +386,61 @@ fn order_to_rewind_is_done_once() {
         (None, Some("7"))
     );
     assert!(!world.pass(&*rewind()));
+}
+
+#[test]
+fn stop_that_is_under_way_is_waited_for_and_not_overtaken() {
+    let mut world = World::new();
+    world.settle(&*wish(1, &document("a", 1)), &mut None);
+    let Run::Alive(alive) = &mut world.run else {
+        panic!("it runs")
+    };
+    (alive.is_running, alive.is_stopping) = (false, true);
+
+    assert!(!world.pass(&*wish(2, &document("b", 1))));
+}
+
+#[test]
+fn job_that_does_not_run_is_suspended_without_a_savepoint() {
+    let stop = wish_with(2, &document("a", 1), |wanted| wanted.suspend = true);
+    let mut world = World::new();
+    world.settle(&*wish(1, &document("a", 1)), &mut None);
+    if let Run::Alive(alive) = &mut world.run {
+        alive.is_running = false;
+    }
+
+    world.settle(&*stop, &mut None);
+
+    assert_eq!(
+        (state(&world), world.savepoints.len()),
+        (&State::Suspended, 0)
+    );
+}
+
+#[test]
+fn store_that_cannot_be_opened_is_mended_by_an_edit() {
+    let mut world = World::new();
+    world.pass(&*wish(1, &document("typo", 1)));
+    world.run = ended(Ended::Broken("no such bucket".to_owned()));
+    world.runs = Some(document("typo", 1));
+
+    world.settle(&*wish(2, &document("mended", 1)), &mut None);
+
+    assert_eq!(world.runs, Some(document("mended", 1)));
+}
+
+#[test]
+fn failed_job_that_is_suspended_does_not_run_again() {
+    let bad = document("bad", 1);
+    let mut world = World::new();
+    world.broken.push(bad.clone());
+    world.settle(&*wish(1, &bad), &mut None);
+
+    world.settle(
+        &*wish_with(2, &bad, |wanted| wanted.suspend = true),
+        &mut None,
+    );
+
+    assert_eq!(*state(&world), State::Suspended);
+    assert_eq!(world.starts_n, 1);
 }

@@ -9,7 +9,7 @@ use kube::Api;
 use streamforge_core::ids::{CheckpointId, JobId};
 use streamforge_core::manifest::HEAD_KEY;
 use streamforge_core::s3::S3Place;
-use streamforge_crds::v1alpha1::{Savepoint, StreamJob};
+use streamforge_crds::v1alpha1::Savepoint;
 use streamforge_host::policy::{self, StoreAddress};
 use streamforge_host::sessions::Terms;
 use streamforge_host::{JobConfig, RestoreFrom};
@@ -28,8 +28,6 @@ const UID_LETTERS: usize = 8;
 pub struct Starting<'a> {
     /// What all passes share.
     pub context: &'a Context,
-    /// The resource.
-    pub job: &'a StreamJob,
     /// What is on record, checked.
     pub desired: &'a Desired,
     /// The record.
@@ -73,6 +71,7 @@ impl Starting<'_> {
         };
         let place = place(self.desired, self.record);
         let store = opener.open(&place).await?;
+        self.check_not_emptied(&*store).await?;
         let restore_from = self.restore_from(&opener, &*store).await?;
         let spec = &self.desired.document.spec;
         let rewind_to = self.record.rewind.as_deref();
@@ -100,16 +99,30 @@ impl Starting<'_> {
         Ok((config, store, policy::terms(spec, address, None, markers)))
     }
 
+    /// C7: a job that has run does not silently begin anew because its store was emptied.
+    async fn check_not_emptied(&self, store: &dyn ObjectStore) -> Result<(), Error> {
+        let is_empty = store.get(HEAD_KEY).await.is_ok_and(|head| head.is_none());
+        if self.record.ran && is_empty {
+            return Err(Error::Emptied {
+                location: store.location(),
+            });
+        }
+        Ok(())
+    }
+
     /// The savepoint that the job is to begin with. It may be gone once the job has state of its own.
     async fn restore_from(
         &self,
         opener: &Opener<'_>,
         store: &dyn ObjectStore,
     ) -> Result<Option<RestoreFrom>, Error> {
-        let Some(from) = &self.job.spec.restore_from else {
+        let Some(from) = &self.desired.restore_from else {
             return Ok(None);
         };
-        if store.get(HEAD_KEY).await.is_ok_and(|head| head.is_some()) {
+        // A job that begins anew without its state does not begin with somebody else's either.
+        let begins_empty = self.record.incarnation > 0;
+        let has_state = store.get(HEAD_KEY).await.is_ok_and(|head| head.is_some());
+        if begins_empty || has_state {
             return Ok(None);
         }
         let uri = match (&from.uri, &from.savepoint) {
@@ -117,9 +130,16 @@ impl Starting<'_> {
             (None, Some(name)) => self.uri_of(name).await?,
             (None, None) => return Ok(None),
         };
-        let storage = self.job.spec.checkpoint.storage.as_ref();
+        let storage = self.desired.document.spec.checkpoint.storage.as_ref();
         let access = storage.and_then(|storage| storage.s3.as_ref());
         let place = stores::place_of(&uri, access)?;
+        let namespace = &self.desired.identity.namespace;
+        if !self.context.settings.may_use(namespace, &place) {
+            return Err(Error::Savepoint {
+                name: uri,
+                reason: format!("{place} is not shared with jobs of the namespace `{namespace}`"),
+            });
+        }
         Ok(Some(RestoreFrom {
             store: opener.open_read_only(&place).await?,
             place: place.to_string(),

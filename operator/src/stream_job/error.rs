@@ -20,6 +20,23 @@ pub enum Error {
     /// The job's store.
     #[error("use the job's store")]
     Store(#[from] stores::Error),
+    /// The job has run, and its store has nothing of it.
+    #[error(
+        "{location} is empty although the job has run: bring its checkpoints back, or delete the job and \
+         create it again to begin anew"
+    )]
+    Emptied {
+        /// The store.
+        location: String,
+    },
+    /// An object of this name is somebody else's.
+    #[error("{kind} {name} is not this job's: rename the job, or remove the object")]
+    NotOurs {
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
     /// A store that neither answers nor refuses.
     #[error("{what} does not answer within {seconds} s")]
     Silent {
@@ -55,7 +72,8 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Api { .. } => "ApiServer",
-            Self::Store(_) | Self::Silent { .. } => "Store",
+            Self::Store(_) | Self::Silent { .. } | Self::Emptied { .. } => "Store",
+            Self::NotOurs { .. } => "NameTaken",
             Self::Certificate(_) => "Certificate",
             Self::Record { .. } => "Record",
             Self::Savepoint { .. } => "Savepoint",

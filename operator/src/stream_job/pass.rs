@@ -66,6 +66,8 @@ const START_AGAIN_MAX: Duration = Duration::from_secs(30);
 pub struct Memory {
     /// Hash of the children that were applied, the set's generation then, and when.
     pub applied: Option<(String, i64, Instant)>,
+    /// Nothing of the children's names is somebody else's.
+    pub names_are_free: bool,
     /// When the status was written.
     pub reported: Option<Instant>,
     /// Coordinators in a row that ended for reasons around them.
@@ -176,9 +178,13 @@ impl<'a> Pass<'a> {
         let (Some(Ok(current)), Ok(desired)) = (self.current(), &self.desired) else {
             return;
         };
+        let ran = self.record.as_ref().is_some_and(|record| record.ran);
         let Change::Upgrade(upgrade) = self.change(&current, desired) else {
             return;
         };
+        if !ran {
+            return; // there is no state yet
+        }
         let policy = self.job.spec.upgrade.clone().unwrap_or_default();
         let mut problems = upgrade.refusal(&policy);
         if upgrade.moves_store && policy.mode == UpgradeMode::Stateful {
@@ -196,7 +202,20 @@ impl<'a> Pass<'a> {
     async fn go(mut self) -> Result<Action, Error> {
         let mut wait = LOOK_AGAIN;
         let mut done = Ok(());
-        if self.annotation(PAUSE).is_none() {
+        let is_active = self
+            .record
+            .as_ref()
+            .is_some_and(|it| it.state == State::Active);
+        let run = self.run(None);
+        if self.annotation(PAUSE).is_some() {
+            // What runs goes on to be coordinated, by this operator too.
+            if is_active && run == Run::None {
+                let current = self.current();
+                done = Box::pin(self.start(current, &run)).await.map(drop);
+            }
+        } else if let Err(error) = Box::pin(self.check_names()).await {
+            done = Err(error);
+        } else {
             let steps = Box::pin(self.take_steps()).await;
             done = match steps {
                 Ok(soon) => {
@@ -246,8 +265,13 @@ impl<'a> Pass<'a> {
                     None => return Ok(LOOK_AGAIN_SOON),
                 },
                 Step::Stop { savepoint } => {
-                    self.order(|answer| Ask::Savepoint(savepoint, true, answer))
-                        .await;
+                    match savepoint {
+                        Some(name) => {
+                            self.order(|answer| Ask::Savepoint(name, true, answer))
+                                .await;
+                        }
+                        None => self.order(Ask::Stop).await,
+                    }
                     return Ok(LOOK_AGAIN_SOON);
                 }
                 Step::Scale(n) => {
@@ -299,7 +323,14 @@ impl<'a> Pass<'a> {
 
     fn run(&self, current: Option<&Result<Desired, Vec<Problem>>>) -> Run {
         let Some(coordinator) = self.context.fleet.get(&self.uid) else {
-            return Run::None;
+            // The last pass could not start it.
+            return match &self.memory.trouble {
+                Some((_, reason)) => Run::Ended {
+                    how: Ended::Broken(reason.clone()),
+                    is_current: true,
+                },
+                None => Run::None,
+            };
         };
         let revision = current
             .and_then(|current| current.as_ref().ok())
@@ -315,6 +346,13 @@ impl<'a> Pass<'a> {
         Run::Alive(Alive {
             is_current,
             is_running: status.phase == Doing::Running,
+            is_stopping: matches!(
+                status.phase,
+                Doing::Stopping | Doing::Finishing | Doing::Ended
+            ),
+            age: SignedDuration::try_from(coordinator.since.elapsed())
+                .unwrap_or(SignedDuration::MAX),
+            generation: status.generation.get(),
             wanted: status.wanted,
             completed_n: status.checkpoint.completed_n,
         })
@@ -359,7 +397,6 @@ impl<'a> Pass<'a> {
         let place = coordinate::place(&current, record);
         let started = coordinate::Starting {
             context: self.context,
-            job: self.job,
             desired: &current,
             record,
             accept_lost_markers: self.annotation(ACCEPT_LOST_MARKER),

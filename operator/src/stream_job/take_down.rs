@@ -87,8 +87,13 @@ pub(super) async fn take_down(job: &StreamJob, context: &Context) -> Result<Acti
     }
     let asked = job.metadata.deletion_timestamp.as_ref().map(|it| it.0);
     let since = asked.map_or(Duration::MAX, |at| {
+        // A clock that is behind the API server's only makes this wait longer.
         let since = Timestamp::now().duration_since(at);
-        since.unsigned_abs()
+        if since.is_negative() {
+            Duration::ZERO
+        } else {
+            since.unsigned_abs()
+        }
     });
     if since < STOP_WITHIN && is_stopping(&uid, context).await {
         return Ok(Action::requeue(LOOK_AT_ENDING));
@@ -141,23 +146,29 @@ async fn has_pods(job: &StreamJob, context: &Context) -> Result<bool, Error> {
 }
 
 async fn clear(job: &StreamJob, context: &Context) -> Result<(), Error> {
-    let Some(Kept { record, .. }) = keep::read(&context.client, job).await? else {
-        return Ok(()); // it never ran
-    };
     let uid = job.uid().unwrap_or_default();
-    if record.uid != uid {
-        return Ok(());
-    }
-    let spec: StreamJobSpec =
-        serde_json::from_value(record.document).unwrap_or_else(|_| job.spec.clone());
+    let kept = keep::read(&context.client, job).await?;
+    let kept = kept.filter(|kept| kept.record.uid == uid);
+    // Without a record, which goes first when a namespace is deleted, the resource says where to look.
+    let (spec, incarnations) = match kept {
+        Some(Kept { record, .. }) => {
+            let spec: Option<StreamJobSpec> = serde_json::from_value(record.document).ok();
+            (spec.unwrap_or_else(|| job.spec.clone()), record.incarnation)
+        }
+        None if job.spec.checkpoint.storage.is_none() => return Ok(()), // it never ran
+        None => (job.spec.clone(), 0),
+    };
     let namespace = job.namespace().unwrap_or_default();
     let opener = Opener {
         client: &context.client,
         namespace: &namespace,
         work_dir: &context.work_dir,
     };
-    for incarnation in 0..=record.incarnation {
+    for incarnation in 0..=incarnations {
         let place = stores::place(&spec, &uid, incarnation)?;
+        if !context.settings.may_use(&namespace, &place) {
+            continue; // no job of this namespace wrote there
+        }
         opener.clear(&place).await?;
     }
     Ok(())

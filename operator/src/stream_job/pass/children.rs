@@ -7,12 +7,12 @@ use std::time::Instant;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use super::{APPLY_AGAIN, Pass};
-use crate::apply::{apply, apply_set, is_gone};
+use crate::apply::{apply, apply_set, is_free, is_gone};
 use crate::certificates::Leaf;
 use crate::events;
 use crate::record::State;
@@ -109,6 +109,63 @@ impl Pass<'_> {
         }
         self.memory.applied = Some((hash, generation_now, Instant::now()));
         self.look_at_pods(Some(&set), &current).await
+    }
+
+    /// Before anything is applied for the first time: what is somebody else's stays so.
+    pub(super) async fn check_names(&mut self) -> Result<(), Error> {
+        let (Ok(desired), false) = (&self.desired, self.memory.names_are_free) else {
+            return Ok(());
+        };
+        let children = build::build(&build::Request {
+            desired,
+            settings: &self.context.settings,
+            kept: None,
+            replicas: 0,
+            certificate: None,
+        });
+        let (client, job) = (&self.context.client, self.job);
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(desired.identity.names.tls().to_string()),
+                namespace: Some(desired.identity.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        };
+        let found = [
+            (
+                "ConfigMap",
+                children.document.name_any(),
+                is_free(client, &children.document, job).await,
+            ),
+            (
+                "Secret",
+                secret.name_any(),
+                is_free(client, &secret, job).await,
+            ),
+            (
+                "StatefulSet",
+                children.stateful_set.name_any(),
+                is_free(client, &children.stateful_set, job).await,
+            ),
+            (
+                "Service",
+                children.service.name_any(),
+                is_free(client, &children.service, job).await,
+            ),
+            (
+                "ServiceAccount",
+                children.service_account.name_any(),
+                is_free(client, &children.service_account, job).await,
+            ),
+        ];
+        for (kind, name, free) in found {
+            if !free.map_err(api("read the owner of a child"))? {
+                return Err(Error::NotOurs { kind, name });
+            }
+        }
+        self.memory.names_are_free = true;
+        Ok(())
     }
 
     /// Finds pods that cannot start; those that are in the way of better ones are deleted.

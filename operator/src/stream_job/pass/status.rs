@@ -108,7 +108,7 @@ impl Pass<'_> {
             return (Phase::Pending, None);
         };
         match &record.state {
-            State::Suspended { .. } => return (Phase::Suspended, None),
+            State::Suspended => return (Phase::Suspended, None),
             State::Finished { .. } => return (Phase::Finished, None),
             State::Failed { reason, .. } => return (Phase::Failed, Some(reason.clone())),
             State::Active => {}
@@ -161,7 +161,8 @@ pub(crate) async fn publish(
 pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
     let kind = match error {
         Error::Store(stores::Error::Secret { .. }) => Trouble::SecretMissing,
-        Error::Store(_) | Error::Silent { .. } => Trouble::StoreUnreachable,
+        Error::Store(_) | Error::Silent { .. } | Error::Emptied { .. } => Trouble::StoreUnreachable,
+        Error::NotOurs { .. } => Trouble::NotAllowed,
         Error::Savepoint { .. } => Trouble::SavepointMissing,
         Error::Api {
             source: kube::Error::Api(status),

@@ -72,11 +72,8 @@ fn check_right(
     problems: &mut Problems,
 ) {
     let namespace = &identity.namespace;
-    let shared = |place: &S3Place| {
-        let stores = &settings.shared_stores;
-        stores.iter().any(|store| store.covers(namespace, place))
-    };
-    if place.access.credentials_secret.is_some() || shared(place) {
+    // What is wrong with the name of a secret is told by another check.
+    if place.access.credentials_secret.is_some() || settings.may_use(namespace, place) {
         return;
     }
     let message = format!("{place} is not shared with jobs of the namespace `{namespace}`");
