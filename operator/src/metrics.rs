@@ -2,12 +2,12 @@
 //!
 //! Owns: names and labels; docs/metrics.md lists them.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -112,5 +112,33 @@ impl Metrics {
         for (phase, n) in phases {
             self.jobs.with_label_values(&[phase]).set(n);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn page_of_metrics_lists_exactly_the_operators_names() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).unwrap();
+        metrics.on_begin();
+        metrics.on_pass(Duration::ZERO, Some("Store"));
+        metrics.set_jobs([("Running", 1)]);
+        let families = registry.gather();
+        let exported: BTreeSet<&str> = families.iter().map(|family| family.name()).collect();
+
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let names = rows.filter_map(|row| row.split('`').next());
+        let listed: BTreeSet<&str> = names
+            .filter(|name| name.starts_with("streamforge_operator_"))
+            .collect();
+
+        assert_eq!(listed, exported);
     }
 }

@@ -19,6 +19,8 @@ use streamforge_core::savepoint::SAVEPOINTS;
 use streamforge_crds::v1alpha1::{S3Access, StreamJobSpec};
 use streamforge_store::{ObjectStore, S3Store};
 
+use crate::apply::is_gone;
+
 /// What is read of a Secret, and how much of each at most: the folder is in memory.
 const KEYS: [&str; 4] = ["accessKeyId", "secretAccessKey", "sessionToken", "ca.crt"];
 const KEY_BYTES_MAX: usize = 256 << 10;
@@ -146,11 +148,15 @@ impl Opener<'_> {
             return Ok(folder);
         };
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
-        let secret = secrets.get(name).await;
-        let secret = secret.map_err(|source| Error::Secret {
-            name: name.clone(),
-            source,
-        })?;
+        let secret = match secrets.get(name).await {
+            Ok(secret) => secret,
+            // In a namespace that is being deleted it may go before the job does.
+            Err(error) if is_gone(&error) && folder.join(name).is_dir() => return Ok(folder),
+            Err(source) => {
+                let name = name.clone();
+                return Err(Error::Secret { name, source });
+            }
+        };
         keep(&folder.join(name), &secret).map_err(|source| Error::Keep {
             name: name.clone(),
             folder: folder.clone(),

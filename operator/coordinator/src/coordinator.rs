@@ -221,7 +221,8 @@ impl Coordinator {
                 let cause = "the task manager has ended, and no other will come".to_owned();
                 self.fail(Error::Job { cause });
             }
-            Input::Leaving(task_manager) => self.on_leaving(&task_manager),
+            Input::Leaving(task_manager) => self.on_leaving(&task_manager, false),
+            Input::Ending(task_manager) => self.on_leaving(&task_manager, true),
             Input::Scale(parallelism) => self.on_scale(parallelism),
             Input::Savepoint { name, stops } => self.on_savepoint(name, stops),
             Input::Stop => self.on_stop(),

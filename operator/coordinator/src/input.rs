@@ -31,8 +31,10 @@ pub enum Input {
     },
     /// No task manager is left, and none will come: the only one was in this process.
     TaskManagersEnded,
-    /// This task manager is to end: its subtasks go to others, and then it may.
+    /// A person wants this task manager to have no subtasks: they go to others.
     Leaving(TaskManagerId),
+    /// The same, and the task manager itself asks to be told when it may end.
+    Ending(TaskManagerId),
     /// A person wants this many subtasks; see [`crate::Coordinator::check_scale`].
     Scale(u32),
     /// A person wants a savepoint; see [`crate::Coordinator::check_savepoint`].

@@ -13,9 +13,9 @@ use crate::decision::Decision;
 use crate::status::Phase;
 
 impl Coordinator {
-    pub(crate) fn on_leaving(&mut self, id: &TaskManagerId) {
+    pub(crate) fn on_leaving(&mut self, id: &TaskManagerId, ends: bool) {
         let newest = self.newest_committed();
-        if self.members.leave(id, newest) {
+        if self.members.leave(id, newest, ends) {
             self.hurry();
         }
     }

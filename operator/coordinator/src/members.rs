@@ -26,6 +26,8 @@ struct Member {
     silent_ms: u64,
     /// It is to end: it gets no tasks any more. The newest checkpoint when it asked.
     leaves: Option<CheckpointId>,
+    /// It waits to be told that it may end.
+    ends: bool,
     /// It was told that it may end.
     released: bool,
 }
@@ -49,6 +51,7 @@ impl Members {
                 registration,
                 silent_ms,
                 leaves: None,
+                ends: false,
                 released: false,
             },
         );
@@ -61,10 +64,14 @@ impl Members {
     }
 
     /// It is to end. False: that is known, or there is no such one.
-    pub(crate) fn leave(&mut self, id: &TaskManagerId, newest: CheckpointId) -> bool {
-        let member = self.known.get_mut(id);
-        let new = member.filter(|member| member.leaves.is_none());
-        new.map(|member| member.leaves = Some(newest)).is_some()
+    pub(crate) fn leave(&mut self, id: &TaskManagerId, newest: CheckpointId, ends: bool) -> bool {
+        let Some(member) = self.known.get_mut(id) else {
+            return false;
+        };
+        member.ends |= ends;
+        let is_new = member.leaves.is_none();
+        member.leaves.get_or_insert(newest);
+        is_new
     }
 
     pub(crate) fn leaves(&self, id: &TaskManagerId) -> bool {
@@ -79,7 +86,8 @@ impl Members {
 
     /// Those that are to end and were not told yet that they may; and since which checkpoint.
     pub(crate) fn leaving(&self) -> Vec<(TaskManagerId, CheckpointId)> {
-        let waiting = self.known.iter().filter(|(_, member)| !member.released);
+        let members = self.known.iter();
+        let waiting = members.filter(|(_, member)| member.ends && !member.released);
         waiting
             .filter_map(|(id, member)| Some((id.clone(), member.leaves?)))
             .collect()

@@ -320,7 +320,7 @@ fn input_of(news: News) -> Input {
         },
         News::Heard(task_manager) => Input::Heard(task_manager),
         News::Said(task_manager, stamp, event) => Input::Task(task_manager, stamp, event),
-        News::Leaving(task_manager) => Input::Leaving(task_manager),
+        News::Leaving(task_manager) => Input::Ending(task_manager),
         News::Lost(task_manager, cause) => Input::SessionLost {
             task_manager,
             cause,

@@ -442,7 +442,7 @@ fn task_manager_that_leaves_gives_its_subtasks_away_attack_45() {
     let mut job = Job::running(with(2), &[a(), b()]);
     job.rig.register(&c(), 1);
     let epoch = job.rig.head().epoch;
-    job.rig.feed(Input::Leaving(a()));
+    job.rig.feed(Input::Ending(a()));
     assert!(job.rig.released.is_empty());
     job.hand_over();
 
@@ -454,7 +454,7 @@ fn task_manager_that_leaves_gives_its_subtasks_away_attack_45() {
     // Nobody can take b's: it goes on with one subtask.
     let n = job.rig.in_flight();
     job.ack_all(n);
-    job.rig.feed(Input::Leaving(b()));
+    job.rig.feed(Input::Ending(b()));
     job.hand_over();
     assert_eq!(job.places, BTreeMap::from([(2, c())]));
 }
@@ -462,8 +462,8 @@ fn task_manager_that_leaves_gives_its_subtasks_away_attack_45() {
 #[test]
 fn when_all_leave_they_may_go_after_one_more_checkpoint() {
     let mut job = Job::running(with(2), &[a(), b()]);
-    job.rig.feed(Input::Leaving(a()));
-    job.rig.feed(Input::Leaving(b()));
+    job.rig.feed(Input::Ending(a()));
+    job.rig.feed(Input::Ending(b()));
     job.rig.wait(1);
     assert!(job.rig.released.is_empty());
 
@@ -471,6 +471,18 @@ fn when_all_leave_they_may_go_after_one_more_checkpoint() {
     job.ack_all(n);
 
     assert_eq!(job.rig.released, [a(), b()]);
+}
+
+#[test]
+fn task_manager_that_a_person_drained_stays_and_has_nothing_to_do() {
+    let mut job = Job::running(with(2), &[a(), b()]);
+    job.rig.register(&c(), 1);
+    job.rig.feed(Input::Leaving(a()));
+    job.hand_over();
+    job.rig.wait(1);
+
+    assert_eq!(job.places, BTreeMap::from([(1, b()), (2, c())]));
+    assert!(job.rig.released.is_empty());
 }
 
 #[test]
