@@ -67,7 +67,7 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
         "metadata": {"name": loaded.name},
         "spec": loaded.spec,
     });
-    forget_headers_of_kafka(&mut root);
+    streamforge_plan::forget_headers_of_kafka(&mut root);
     for setting in settings {
         if let Err(error) = set(&mut root, setting) {
             eprintln!("{}", printable(&format!("--set {setting}: {error}")));
@@ -146,25 +146,6 @@ pub fn print_problems(problems: &[Problem]) {
 }
 
 /// Applies one `path=value`. A step into a list is the name of an item, or its number.
-/// The spec says the default of `csv.header` as if it had been written, and a record of Kafka has no
-/// header to speak of.
-fn forget_headers_of_kafka(root: &mut Value) {
-    for kind in ["sources", "sinks"] {
-        let nodes = root.pointer_mut(&format!("/spec/{kind}"));
-        for node in nodes.and_then(Value::as_array_mut).into_iter().flatten() {
-            let is_kafka = node.get("kafka").is_some_and(|kafka| !kafka.is_null());
-            let csv = node
-                .pointer_mut("/format/csv")
-                .and_then(Value::as_object_mut);
-            if let (true, Some(csv)) = (is_kafka, csv)
-                && csv.get("header") == Some(&Value::Bool(true))
-            {
-                csv.remove("header");
-            }
-        }
-    }
-}
-
 fn set(root: &mut Value, setting: &str) -> Result<()> {
     let Some((path, text)) = setting.split_once('=') else {
         bail!("write PATH=VALUE, as in spec.parallelism=4");
@@ -216,7 +197,7 @@ mod tests {
             "sinks": [{"name": "b", "kafka": {}, "format": {"csv": {"header": true, "delimiter": ","}}}],
         }});
 
-        forget_headers_of_kafka(&mut root);
+        streamforge_plan::forget_headers_of_kafka(&mut root);
 
         assert_eq!(
             root.pointer("/spec/sources/0/format/csv/header"),

@@ -5,6 +5,7 @@
 //! Start at: [`load`].
 
 mod folders;
+mod headers;
 mod kafka;
 mod nodes;
 mod outputs;
@@ -26,6 +27,7 @@ use crate::stack::on_large_stack;
 use crate::structure::{self, Places};
 use crate::yaml::{self, Entry, Node, Value};
 
+pub use headers::forget_headers_of_kafka;
 use outputs::Output;
 pub(crate) use outputs::OutputName;
 pub(crate) use resolve::{Kind, Resolved, ResolvedAggregate};

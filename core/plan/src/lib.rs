@@ -16,7 +16,7 @@ mod stack;
 mod structure;
 mod yaml;
 
-pub use document::{Loaded, load, load_resolved, s3_place};
+pub use document::{Loaded, forget_headers_of_kafka, load, load_resolved, s3_place};
 pub use explain::{explain_dot, explain_json, explain_text};
 pub use expression::{Error, compile, function_reference};
 pub use graph::plan;

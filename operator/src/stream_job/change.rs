@@ -125,7 +125,7 @@ fn policies(old: &StreamJobSpec, new: &StreamJobSpec) -> Vec<&'static str> {
 }
 
 /// What only a coordinator is told.
-fn coordinator_fields(spec: &StreamJobSpec) -> [(&'static str, Value); 8] {
+pub(super) fn coordinator_fields(spec: &StreamJobSpec) -> [(&'static str, Value); 8] {
     let checkpoint = &spec.checkpoint;
     [
         ("spec.checkpoint.interval", json!(checkpoint.interval)),

@@ -94,27 +94,8 @@ fn text_of(name: &str, spec: &StreamJobSpec) -> String {
         "metadata": {"name": name},
         "spec": spec,
     });
-    forget_headers_of_kafka(&mut root);
+    streamforge_plan::forget_headers_of_kafka(&mut root);
     root.to_string()
-}
-
-/// The API server writes the default of `csv.header` out as if somebody had written it, and a record of
-/// Kafka has no header to speak of.
-fn forget_headers_of_kafka(root: &mut Value) {
-    for kind in ["sources", "sinks"] {
-        let nodes = root.pointer_mut(&format!("/spec/{kind}"));
-        for node in nodes.and_then(Value::as_array_mut).into_iter().flatten() {
-            let is_kafka = node.get("kafka").is_some_and(|kafka| !kafka.is_null());
-            let csv = node
-                .pointer_mut("/format/csv")
-                .and_then(Value::as_object_mut);
-            if let (true, Some(csv)) = (is_kafka, csv)
-                && csv.get("header") == Some(&Value::Bool(true))
-            {
-                csv.remove("header");
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use streamforge_host::{Ask, Phase as Doing, Status};
 use tokio::sync::oneshot;
 
 use super::build::{self, Deployed, KeptPods};
-use super::change::{Change, InPlace, change};
+use super::change::{Change, InPlace, change, coordinator_fields};
 use super::error::{Error, api};
 use super::keep::{self, Kept};
 use super::report::{Pace, Refusal, Totals, Trouble};
@@ -313,7 +313,7 @@ impl<'a> Pass<'a> {
         let incarnation = self.record.as_ref().map(|record| record.incarnation);
         let parts = json!([
             current.document.attempt_hash(),
-            policies(&current.document.spec),
+            coordinator_fields(&current.document.spec),
             done,
             incarnation,
             self.annotation(ACCEPT_LOST_MARKER),
@@ -517,19 +517,4 @@ impl<'a> Pass<'a> {
         self.record = Some(record);
         Ok(())
     }
-}
-
-/// What only another coordinator can follow.
-fn policies(spec: &StreamJobSpec) -> serde_json::Value {
-    let checkpoint = &spec.checkpoint;
-    json!([
-        checkpoint.interval,
-        checkpoint.timeout,
-        checkpoint.min_pause,
-        checkpoint.retain,
-        checkpoint.tolerate_failures,
-        spec.state.memory_limit,
-        spec.restart,
-        spec.failure_detection,
-    ])
 }

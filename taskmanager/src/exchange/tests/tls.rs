@@ -100,6 +100,22 @@ fn certificate_of_another_authority_is_refused() {
 }
 
 #[test]
+fn sender_of_another_job_is_refused_though_its_authority_is_the_same() {
+    let authority = Authority::new();
+
+    let error = opened(
+        Some(authority.sign(NAME)),
+        Some(authority.sign("another.job")),
+    )
+    .unwrap_err();
+
+    assert!(
+        matches!(error, Error::Unreachable { .. } | Error::Refused { .. }),
+        "{error}"
+    );
+}
+
+#[test]
 fn listener_of_another_name_is_not_talked_to() {
     let authority = Authority::new();
     let other = authority.sign("somebody.else");
