@@ -35,13 +35,15 @@ cargo_test = if [ -x $(TOOLS)/cargo-nextest ]; \
 SEEDS ?= 1000
 # Kills of the long ledger.
 KILLS ?= 200
+# Minutes for which many jobs are looked at while nothing happens.
+IDLE ?= 10
 
 # Runs a command while a real Kafka and a real S3 server run; those that KAFKA_BOOTSTRAP and S3_ENDPOINT
 # name are used instead, and those that ran before are left alone.
 WITH_SERVICES := e2e/services/with kafka s3 --
 
-.PHONY: images charts e2e cluster-up cluster-down services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
-  process kills kills-kafka network plant plant-protocol fuzz-short flights demo demo-kafka bench bench-kafka limits micro clean
+.PHONY: walks api-crashes api-faults images charts e2e e2e-slow jobs-1000 cluster-up cluster-down services services-down negative help setup build check fmt clippy tidy arrows generated generate deny alone test golden sim \
+  process kills kills-kafka network plant plant-protocol fuzz-short flights demo demo-kafka bench bench-kafka bench-latency limits micro clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -93,8 +95,32 @@ charts: ## helm lint, schema, promtool on alerts and dashboard, actionlint on th
 # The tests see the cluster from outside and depend on little: as a package they are built in a moment.
 e2e: setup images ## install, first job, kills in a real Kubernetes: kind, or processes on this machine (root)
 	e2e/cluster/with --nodes 2 -- bash -euo pipefail -c 'scripts/charts --server; \
-	  $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release --package streamforge-e2e-cluster --features cluster; \
-	  e2e/cluster/upgrade'
+	  run_tests() { $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release --package streamforge-e2e-cluster --features cluster -E "$$1"; }; \
+  run_tests "not binary(/^api_/)"; \
+  python3 bench/jobs.py --jobs 50 --minutes 0.25 --check; \
+  export -f run_tests; API_CRASHES_FIRST=5 API_CRASHES_LAST=5 e2e/cluster/inside bash -c \
+    "run_tests \"binary(api_rights)\" && run_tests \"binary(/^api_/) - binary(api_rights)\""; \
+  e2e/cluster/upgrade'
+
+# A ledger line by line, and no limit of time: cargo test. Compiled before: where it runs there is no way out.
+API_TEST := cargo test --locked --release --package streamforge-e2e-cluster --features cluster
+api_test = $(API_TEST) --no-run && e2e/cluster/with --no-kafka -- e2e/cluster/inside $(API_TEST) --test $(1) -- --nocapture
+
+walks: setup images ## random walks over what can be declared: make walks WALKS=50 STEPS=10 SEED=1
+	export WALKS=$${WALKS:-50}; $(call api_test,api_walks)
+
+api-crashes: setup images ## the operator dies before and after each write of a job's life
+	$(call api_test,api_crashes)
+
+api-faults: setup images ## the API server refuses, forgets, is slow or tells old news
+	export API_FAULTS=99; $(call api_test,api_faults)
+
+e2e-slow: setup images ## the tests of e2e/cluster that take a minute each
+	e2e/cluster/with -- $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release \
+	  --package streamforge-e2e-cluster --features cluster --ignore-default-filter -E 'test(/^slow::/)'
+
+jobs-1000: setup images ## a thousand StreamJobs in one operator, idle for 10 min: make jobs-1000 IDLE=3
+	e2e/cluster/with --no-kafka -- python3 bench/jobs.py --minutes $(IDLE)
 
 cluster-up: ## start that Kubernetes and leave it running; prints what to export
 	@e2e/cluster/local/cluster up
@@ -138,7 +164,7 @@ network: build ## partitions, loss and slow links in network namespaces; needs r
 plant: setup ## plant ten bugs one by one and show which test catches each: bench/results/
 	e2e/plant/run
 
-plant-protocol: setup ## fifteen bugs of the several-machines protocol, likewise; two need a real Kafka
+plant-protocol: setup ## twenty-one bugs of the several-machines protocol, likewise; two need a real Kafka
 	e2e/plant/run --protocol
 
 fuzz-short: setup ## every fuzz target for a moment; longer: make fuzz-short FUZZ_SECONDS=600
@@ -165,6 +191,9 @@ bench: build ## the same bytes into Flink 2.3 and into StreamForge: bench/result
 bench-kafka: build ## Kafka to Kafka beside Flink 2.3: bench/results/
 	@scripts/setup bench
 	e2e/services/with kafka -- python3 bench/kafka/compare.py
+
+bench-latency: build ## from a record's time to a consumer's hands, Kafka to Kafka, at least and exactly once
+	e2e/services/with kafka -- bash -euc '$(foreach mode,--relay --at-least-once --exactly-once --relay --at-least-once --exactly-once,cargo bench --locked --bench latency -- $(mode);)'
 
 limits: build ## memory, checkpoints and scaling on this machine: bench/results/
 	python3 bench/limits.py

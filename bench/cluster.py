@@ -1,11 +1,17 @@
 """What a cluster costs: install, first result, and how long output stops when something dies.
 
-    cluster.py [--kills 20] [--operator-minutes 5] [--outage 120] [--only install,first,pods,operators,outage]
+    cluster.py [--kills 20] [--crashes 10] [--singles 5] [--operator-minutes 5] [--outage 120]
+               [--only pods,crashes,operators,outage,single]
 
 To be run in a cluster without the charts: `e2e/cluster/with --bare -- python3 bench/cluster.py`. A job of three task
 managers reads a generator at a steady rate and writes to two topics of Kafka, exactly once and at least once; both are
-read here, and each record is noted when it comes. Then task managers are deleted by force, one by one; operators are, every
-20 s; the API server is stopped. Measured is how long nothing came. Writes bench/results/<date>-cluster.md.
+read here, and each record is noted when it comes. Then pods of task managers are deleted by force, one by one; their
+processes are killed, and the kubelet restarts the container; all operators are deleted, every 20 s; the API server is
+stopped; last, pods of a job with one task manager are deleted. Measured is how long nothing came: the longest time
+between two records from the death until the next one, the return of the replacement included.
+
+The input has to be steady, a few rows every 20 ms (`rowsPerSecond` of the generator): the time between two gusts would be
+taken for a pause. Writes bench/results/<date>-cluster.md.
 """
 
 import argparse
@@ -15,6 +21,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import statistics
 import subprocess
 import threading
@@ -26,7 +33,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLUSTER = os.environ["STREAMFORGE_CLUSTER"]
 OPERATOR = os.environ["STREAMFORGE_NAMESPACE"]
 NAMESPACE = "bench"
-JOB = "steady"
 # Output that does not come back within this time is a failure.
 SECONDS_MAX = 60
 
@@ -35,12 +41,11 @@ apiVersion: streamforge.io/v1alpha1
 kind: StreamJob
 metadata: {{name: {name}, namespace: {namespace}}}
 spec:
-  parallelism: 3
+  parallelism: {parallelism}
   sources:
     - name: clicks
-      generator: {{clicks: {{{rows}users: 1000, skew: 0.0, outOfOrderness: 1s, seed: 7}}}}
+      generator: {{clicks: {{{rows}rowsPerSecond: {rate}, users: 1000, skew: 0.0, outOfOrderness: 1s, seed: 7}}}}
       eventTime: {{column: ts, maxOutOfOrderness: 1s}}
-      rateLimit: {{rowsPerSecond: {rate}}}
   transforms:
     - {{name: few, from: clicks, filter: "user_id LIKE '%0'"}}
     - name: per_user
@@ -50,8 +55,8 @@ spec:
         window: {{tumbling: {{size: 30d}}}}
         select: ["count(*) AS clicks", "sum(amount) AS spend"]
   sinks:
-    - {{name: once, from: few, kafka: {{bootstrapServers: "{broker}", topic: once}}, format: {{json: {{}}}}}}
-    - {{name: flow, from: few, kafka: {{bootstrapServers: "{broker}", topic: flow}}, format: {{json: {{}}}}, delivery: AtLeastOnce}}
+    - {{name: once, from: few, kafka: {{bootstrapServers: "{broker}", topic: {name}-once}}, format: {{json: {{}}}}}}
+    - {{name: flow, from: few, kafka: {{bootstrapServers: "{broker}", topic: {name}-flow}}, format: {{json: {{}}}}, delivery: AtLeastOnce}}
     - {{name: state, from: per_user, blackhole: {{}}}}
   checkpoint: {{interval: {interval}, storage: {{uri: "s3://{bucket}/{namespace}/{name}", s3: {s3}}}}}
   restart: {{backoff: {{initial: 100ms, max: 1s}}}}
@@ -116,16 +121,16 @@ def get(kind, name="", namespace=NAMESPACE, label=None):
     return json.loads(kubectl(*arguments, "-o", "json"))
 
 
-def status():
-    return get("streamjob", JOB).get("status", {})
+def status(job):
+    return get("streamjob", job).get("status", {})
 
 
-def pods(component="task-manager", namespace=NAMESPACE):
-    return get("pods", namespace=namespace, label=f"app.kubernetes.io/component={component}")["items"]
+def pods(job):
+    return get("pods", label=f"app.kubernetes.io/component=task-manager,app.kubernetes.io/instance={job}")["items"]
 
 
-def uids():
-    return sorted(pod["metadata"]["uid"] for pod in pods())
+def uids(job):
+    return sorted(pod["metadata"]["uid"] for pod in pods(job))
 
 
 def is_ready(pod):
@@ -133,17 +138,23 @@ def is_ready(pod):
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def whole():
-    """The job runs, on three task managers that are ready."""
-    ready = [pod for pod in pods() if is_ready(pod)]
-    return len(ready) == 3 and status().get("phase") == "Running"
+def whole(job):
+    """All its task managers are ready, and have work."""
+    wanted = get("streamjob", job)["spec"]["parallelism"]
+    now = status(job)
+    ready = [pod for pod in pods(job) if is_ready(pod)]
+    return len(ready) == wanted and now.get("phase") == "Running" and now.get("parallelism") == wanted
 
 
-def document(name, rate, rows="", interval="200ms"):
+def leader():
+    return get("lease", "streamforge-operator", OPERATOR)["spec"].get("holderIdentity")
+
+
+def document(name, rate, parallelism, rows="", interval="200ms"):
     keys = "credentialsSecret: {name: keys}"
     return DOCUMENT.format(
-        name=name, namespace=NAMESPACE, rate=rate, rows=rows, interval=interval, bucket=os.environ["S3_BUCKET"],
-        broker=os.environ["POD_KAFKA_BOOTSTRAP"],
+        name=name, namespace=NAMESPACE, parallelism=parallelism, rate=rate, rows=rows, interval=interval,
+        bucket=os.environ["S3_BUCKET"], broker=os.environ["POD_KAFKA_BOOTSTRAP"],
         s3=f'{{endpoint: "{os.environ["POD_S3_ENDPOINT"]}", region: us-east-1, {keys}}}',
     )  # fmt: skip
 
@@ -166,99 +177,152 @@ def prepare():
     )  # fmt: skip
 
 
-def first(once, rate):
-    """Seconds from `kubectl apply` to the first committed record."""
-    began = time.monotonic()
-    kubectl("apply", "-f", "-", input=document(JOB, rate))
-    until("the first record", lambda: once.times, 300)
-    return once.times[0] - began
+class Job:
+    """A job that runs, and what is seen of its output."""
+
+    def __init__(self, name, rate, parallelism):
+        self.name = name
+        self.once, self.flow = Topic(f"{name}-once"), Topic(f"{name}-flow")
+        began = time.monotonic()
+        kubectl("apply", "-f", "-", input=document(name, rate, parallelism))
+        until("the first record", lambda: self.once.times, 300)
+        self.first_s = self.once.times[0] - began
+
+    def await_whole(self):
+        until("all task managers", lambda: whole(self.name))
+
+    def gaps(self, since, until=None):
+        return self.once.gap(since, until), self.flow.gap(since, until)
+
+    def end(self):
+        for topic in [self.once, self.flow]:
+            topic.reader.kill()
+        kubectl("-n", NAMESPACE, "delete", "streamjob", self.name, "--wait=false")
 
 
-def kill_pods(kills, once, flow):
+def delete_by_force(pod):
+    kubectl("-n", NAMESPACE, "delete", "pod", pod, "--force", "--grace-period=0")
+
+
+def crash(pod):
+    """Kills the process: the pod stays, and its container is started again."""
+    pid = subprocess.run([CLUSTER, "pid", NAMESPACE, pod], capture_output=True, text=True, check=True).stdout
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def kill_pods(job, kills, kill):
     """Per kill: how long no committed record came, and how long none at all."""
     gaps = []
     for n in range(kills):
-        until("three task managers", whole)
+        job.await_whole()
         time.sleep(2 + random.random())
-        victim = random.choice(pods())["metadata"]["name"]
+        victim = random.choice(pods(job.name))["metadata"]["name"]
         began = time.monotonic()
-        kubectl("-n", NAMESPACE, "delete", "pod", victim, "--force", "--grace-period=0")
-        until("a committed record", lambda: once.times and once.times[-1] > began + 0.5)
-        time.sleep(4)
-        gaps.append((once.gap(began), flow.gap(began)))
-        print(f"kill {n + 1}: {victim}: committed {gaps[-1][0]:.2f} s, at least once {gaps[-1][1]:.2f} s", flush=True)
+        kill(victim)
+        # Its successor gets work again, and what that costs counts.
+        until("another pod is gone or not ready", lambda: not whole(job.name) or time.monotonic() > began + 5)
+        job.await_whole()
+        time.sleep(3)
+        gaps.append(job.gaps(began))
+        print(f"{kill.__name__} {n + 1}: {victim}: committed {gaps[-1][0]:.2f} s, at least once {gaps[-1][1]:.2f} s", flush=True)
     return gaps
 
 
-def kill_operators(minutes, once, flow):
-    """Output while the leading operator is killed every 20 s."""
-    until("three task managers", whole)
-    before, began = uids(), time.monotonic()
+def kill_operators(job, minutes):
+    """Output while all operators are deleted every 20 s, and how long nobody led."""
+    job.await_whole()
+    before, began = uids(job.name), time.monotonic()
+    without, committed = [], []
     while time.monotonic() < began + minutes * 60:
+        led, killed = leader(), time.monotonic()
         kubectl(
             "-n", OPERATOR, "delete", "pod", "-l", "app.kubernetes.io/component=operator",
             "--force", "--grace-period=0",
         )  # fmt: skip
-        time.sleep(20)
+        until("another leader", lambda: leader() not in (led, None))
+        without.append(time.monotonic() - killed)
+        time.sleep(max(0, killed + 20 - time.monotonic()))
+        committed.append(job.once.gap(killed, time.monotonic()))
+        print(f"operators: led again after {without[-1]:.2f} s, committed {committed[-1]:.2f} s, "
+              f"at least once {job.flow.gap(killed, time.monotonic()):.2f} s", flush=True)  # fmt: skip
     ended = time.monotonic()
     return {
-        "per_second": min(flow.per_second(began, ended)),
-        "committed_gap_s": once.gap(began, ended),
-        "flow_gap_s": flow.gap(began, ended),
-        "same_pods": uids() == before,
+        "per_second": min(job.flow.per_second(began, ended)),
+        "committed_gap_s": max(committed),
+        "committed_after_leader_s": max(gap - led for gap, led in zip(committed, without)),
+        "leaderless_s": max(without),
+        "flow_gap_s": job.flow.gap(began, ended),
+        "same_pods": uids(job.name) == before,
     }
 
 
-def outage(seconds, once, flow):
+def outage(job, seconds):
     """Output while the API server is gone, and how long the status is wrong afterwards."""
-    until("three task managers", whole)
-    before, began = uids(), time.monotonic()
+    job.await_whole()
+    before, began = uids(job.name), time.monotonic()
     subprocess.run([CLUSTER, "stop", "kube-apiserver", "KILL"], check=True)
     time.sleep(seconds)
     ended = time.monotonic()
     old = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
     subprocess.run([CLUSTER, "up"], check=True, stdout=subprocess.DEVNULL)
     back = time.monotonic()
-    newest = lambda: status()["checkpoint"]["lastCompleted"]["time"]  # noqa: E731
+    newest = lambda: status(job.name)["checkpoint"]["lastCompleted"]["time"]  # noqa: E731
     until("a true status", lambda: newest() >= old)
     return {
-        "per_second": min(flow.per_second(began, ended)),
-        "committed_gap_s": once.gap(began, ended),
-        "flow_gap_s": flow.gap(began, ended),
-        "same_pods": uids() == before,
+        "per_second": min(job.flow.per_second(began, ended)),
+        "committed_gap_s": job.once.gap(began, ended),
+        "flow_gap_s": job.flow.gap(began, ended),
+        "same_pods": uids(job.name) == before,
         "status_true_s": time.monotonic() - back,
     }
+
+
+def pauses(what, gaps, aim):
+    for name, values in zip(["committed", "at least once"], zip(*gaps)):
+        middle, worst = statistics.median(values), max(values)
+        yield f"{what}, {len(gaps)} times: no output ({name})", f"{middle:.2f} s median, {worst:.2f} s worst", aim
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--crashes", type=int, default=10)
+    parser.add_argument("--singles", type=int, default=5)
     parser.add_argument("--operator-minutes", type=float, default=5)
     parser.add_argument("--outage", type=float, default=120)
     parser.add_argument("--rate", type=int, default=5_000)
-    parser.add_argument("--only", default="pods,operators,outage")
+    parser.add_argument("--only", default="pods,crashes,operators,outage,single")
     given = parser.parse_args()
-    only = given.only.split(",")
     rows = [("helm install (two charts) to operator ready", f"{install():.1f} s", "20 s")]
     prepare()
-    once, flow = Topic("once"), Topic("flow")
     try:
-        seconds = first(once, given.rate)
-        rows.append(("kubectl apply to the first committed record", f"{seconds:.1f} s", "15 s"))
-        if "pods" in only:
-            gaps = kill_pods(given.kills, once, flow)
-            for name, values in zip(["committed", "at least once"], zip(*gaps)):
-                middle, worst = statistics.median(values), max(values)
-                rows.append((f"pod killed, {given.kills} times: no output ({name})", f"{middle:.2f} s median, {worst:.2f} s worst", "1.5 s, 3 s"))
-        if "operators" in only:
-            rows += lines(f"all operators killed every 20 s for {given.operator_minutes:g} min", kill_operators(given.operator_minutes, once, flow))
-        if "outage" in only:
-            rows += lines(f"API server gone for {given.outage:g} s", outage(given.outage, once, flow))
+        measure(given, given.only.split(","), rows)
     finally:
-        for topic in [once, flow]:
-            topic.reader.kill()
         write(rows, given)
         kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def measure(given, only, rows):
+    job = Job("steady", given.rate, 3)
+    try:
+        rows.append(("kubectl apply to the first committed record", f"{job.first_s:.1f} s", "15 s"))
+        if "pods" in only:
+            rows += pauses("pod deleted by force", kill_pods(job, given.kills, delete_by_force), "1.5 s, 3 s")
+        if "crashes" in only:
+            rows += pauses("process killed in its pod", kill_pods(job, given.crashes, crash), "1.5 s, 3 s")
+        if "operators" in only:
+            rows += lines(f"all operators killed every 20 s for {given.operator_minutes:g} min", kill_operators(job, given.operator_minutes))
+        if "outage" in only:
+            rows += lines(f"API server gone for {given.outage:g} s", outage(job, given.outage))
+    finally:
+        job.end()
+    if "single" in only:
+        single = Job("single", given.rate, 1)
+        try:
+            rows += pauses("the only pod deleted by force", kill_pods(single, given.singles, delete_by_force), "")
+            rows += pauses("the only process killed in its pod", kill_pods(single, given.singles, crash), "")
+        finally:
+            single.end()
 
 
 def lines(what, found):
@@ -267,6 +331,9 @@ def lines(what, found):
     yield f"{what}: longest time without committed records", f"{found['committed_gap_s']:.1f} s", ""
     yield f"{what}: longest time without any record", f"{found['flow_gap_s']:.1f} s", ""
     yield f"{what}: task-manager pods", pods_said, "the same"
+    if "leaderless_s" in found:
+        yield f"{what}: longest time without a leader", f"{found['leaderless_s']:.1f} s", ""
+        yield f"{what}: committed records after the new leader", f"{found['committed_after_leader_s']:.1f} s", "0.4 s and its start"
     if "status_true_s" in found:
         yield f"{what}: status true again", f"{found['status_true_s']:.1f} s", "10 s"
 
@@ -276,8 +343,8 @@ def write(rows, given):
     table = "\n".join(f"| {what} | {figure} | {aim} |" for what, figure, aim in rows)
     text = f"""# In a cluster, {today}
 
-Kubernetes of `e2e/cluster`, three task managers of one slot, {given.rate:,} rows/s from a generator, a checkpoint every
-200 ms; `bench/cluster.py`. {report.machine()}, {report.commit()}.
+Kubernetes of `e2e/cluster`, three task managers of one slot, {given.rate:,} rows/s from a generator at a steady pace, a
+checkpoint every 200 ms; `bench/cluster.py`. {report.machine()}, {report.commit()}.
 
 | what | measured | aim |
 |---|--:|--:|

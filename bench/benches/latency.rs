@@ -4,13 +4,16 @@
 //! so nothing hides a pause), a `streamforge run` of its own, and a `read_committed` consumer that
 //! notes how old each record is. Every record must come out once, or the figure is an error.
 //! Aims: p99 250 ms exactly once with checkpoints every 100 ms at 5,000 rows/s; p99 10 ms at least once
-//! without state at half of the maximal load.
+//! without state at half of the maximal load. `--relay` puts a loop of rdkafka calls, consumer to
+//! producer, in the place of the job: what the broker and this machine leave possible.
 //!
 //! `e2e/services/with kafka -- cargo bench --bench latency -- --rate 5000 --seconds 30 --exactly-once`
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -27,7 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Arguments {
     rate: u64,
     seconds: u64,
+    /// Seconds of the same load before: until connections, memory and the broker's compiler have settled.
+    warm: u64,
     exactly_once: bool,
+    relay: bool,
     checkpoint_ms: u64,
     bootstrap: String,
     binary: PathBuf,
@@ -50,7 +56,9 @@ fn arguments() -> Arguments {
     Arguments {
         rate: number("--rate", 5_000),
         seconds: number("--seconds", 30),
+        warm: number("--warm", 30),
         exactly_once: all.contains_key("--exactly-once"),
+        relay: all.contains_key("--relay"),
         checkpoint_ms: number("--checkpoint-ms", 100),
         bootstrap: std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP names a broker"),
         binary: std::fs::canonicalize(binary).expect("a build of streamforge"),
@@ -131,6 +139,30 @@ fn start_job(arguments: &Arguments, folder: &Path, input: &str, output: &str) ->
     Job(child.expect("the job starts"))
 }
 
+/// The record's way without a job: as it comes, it goes out. Ends when told, or with the process.
+fn relay(bootstrap: &str, input: &str, output: &str, ended: &AtomicBool) {
+    let (consumer, producer) = (consumer(bootstrap, input), producer(bootstrap));
+    while !ended.load(Ordering::Relaxed) {
+        producer.poll(Duration::ZERO);
+        let Some(message) = consumer.poll(Duration::from_millis(20)) else {
+            continue;
+        };
+        let message = message.expect("a record");
+        let record = BaseRecord::<(), [u8]>::to(output).partition(message.partition());
+        let sent = producer.send(record.payload(message.payload().expect("a value")));
+        sent.map_err(|(error, _)| error).expect("queued");
+    }
+}
+
+fn producer(bootstrap: &str) -> BaseProducer {
+    ClientConfig::new()
+        .set("bootstrap.servers", bootstrap)
+        .set("linger.ms", "1")
+        .set("queue.buffering.max.messages", "1000000")
+        .create()
+        .expect("a client")
+}
+
 fn consumer(bootstrap: &str, output: &str) -> BaseConsumer {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", bootstrap)
@@ -158,12 +190,7 @@ fn field(payload: &[u8], name: &str) -> u64 {
 
 /// Writes records `first..`, each at its time; the schedule does not wait for the broker.
 fn produce(bootstrap: &str, input: &str, first: u64, rows_n: u64, rate: u64) {
-    let producer: BaseProducer = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
-        .set("linger.ms", "1")
-        .set("queue.buffering.max.messages", "1000000")
-        .create()
-        .expect("a client");
+    let producer = producer(bootstrap);
     let began = now_us();
     let filler = "x".repeat(60);
     for n in 0..rows_n {
@@ -225,11 +252,18 @@ fn main() {
     create_topics(&arguments.bootstrap, [&input, &output]);
     let folder = std::env::temp_dir().join(format!("streamforge-latency-{run}"));
     std::fs::create_dir_all(&folder).expect("a folder");
-    let _job = start_job(&arguments, &folder, &input, &output);
+    let ended = Arc::new(AtomicBool::new(false));
+    let between = if arguments.relay {
+        let (ended, from, to) = (Arc::clone(&ended), input.clone(), output.clone());
+        let bootstrap = arguments.bootstrap.clone();
+        std::thread::spawn(move || relay(&bootstrap, &from, &to, &ended));
+        None
+    } else {
+        Some(start_job(&arguments, &folder, &input, &output))
+    };
     let consumer = consumer(&arguments.bootstrap, &output);
 
-    // Warm: connections, memory, the first transactions.
-    let warm_n = arguments.rate * 5;
+    let warm_n = arguments.rate * arguments.warm;
     let (bootstrap, topic, rate) = (arguments.bootstrap.clone(), input, arguments.rate);
     let rows_n = rate * arguments.seconds;
     let producing = std::thread::spawn(move || {
@@ -238,6 +272,8 @@ fn main() {
     });
     let mut ages = consume(&consumer, warm_n, rows_n);
     producing.join().expect("the producer ends");
+    ended.store(true, Ordering::Relaxed);
+    drop(between);
 
     ages.sort_unstable();
     let at = |share: f64| {
@@ -247,10 +283,10 @@ fn main() {
     println!(
         "{} at {} rows/s for {} s, checkpoints every {} ms: p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, \
          p99.9 {:.1} ms, max {:.1} ms; {} records, each once",
-        if arguments.exactly_once {
-            "exactly once"
-        } else {
-            "at least once"
+        match (arguments.relay, arguments.exactly_once) {
+            (true, _) => "relay",
+            (false, true) => "exactly once",
+            (false, false) => "at least once",
         },
         arguments.rate,
         arguments.seconds,

@@ -11,7 +11,8 @@ use clap_complete::Shell;
     name = "streamforge",
     version,
     after_help = "Exit codes: 0 done; 1 failed, or verify found a difference; 2 the document or the \
-                  command line is wrong; 3 stopped before its end, with a checkpoint; 130 aborted.\n\
+                  command line is wrong; 3 stopped before its end, with a checkpoint;\n\
+                  4 verify cannot judge it; 130 aborted.\n\
                   Data goes to stdout, everything else to stderr. RUST_LOG sets what is logged."
 )]
 pub struct Cli {
@@ -171,7 +172,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub tls: TlsArgs,
     /// Shows /metrics, /livez and /readyz at this address
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long = "metrics", alias = "metrics-listen", value_name = "ADDR")]
     pub metrics_listen: Option<std::net::SocketAddr>,
     /// How long a stop may take until the process ends without its last checkpoint
     #[arg(long, value_name = "DURATION", default_value = "30s")]
@@ -365,5 +366,18 @@ mod tests {
     #[test]
     fn arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn metrics_are_asked_for_by_their_name_and_by_the_one_they_had() {
+        for name in ["--metrics", "--metrics-listen"] {
+            let given = ["streamforge", "run", "job.yaml", name, "127.0.0.1:9090"];
+
+            let Command::Run(args) = Cli::try_parse_from(given).unwrap().command else {
+                panic!("run");
+            };
+
+            assert_eq!(args.metrics_listen.unwrap().port(), 9090);
+        }
     }
 }

@@ -15,6 +15,8 @@ pub enum Outcome {
     Done,
     /// A comparison came out different.
     Different,
+    /// A comparison has no answer: what differs cannot be computed a second time.
+    Unjudged,
     /// The job stopped before its end, with a checkpoint.
     Stopped,
 }
@@ -26,6 +28,7 @@ impl Outcome {
             Outcome::Done => 0,
             Outcome::Different => 1,
             Outcome::Stopped => 3,
+            Outcome::Unjudged => 4,
         }
     }
 }

@@ -82,6 +82,7 @@ impl Hosting {
                     slots: spec.parallelism.div_ceil(n).max(1),
                     secrets: args.place.secrets.clone(),
                     local_copies: args.local_copies.clone(),
+                    logs_json: crate::task_managers::logs_json(spec),
                 };
                 Some(Crew::start(&config, screen)?)
             }

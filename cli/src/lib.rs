@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 pub mod args;
+mod changes;
 mod commands;
 mod document;
 pub mod exit;

@@ -1,4 +1,4 @@
-//! `--metrics-listen`: the numbers of coordinator and task manager in one place.
+//! `--metrics`: the numbers of coordinator and task manager in one place.
 //!
 //! Owns: the registry of this process, and when it is ready. Start at: [`serve`].
 
@@ -26,7 +26,7 @@ pub async fn serve(
     let ready: http::Ready = Arc::new(move || readiness(&status.borrow()));
     http::serve(listen, registry, ready)
         .await
-        .context("`--metrics-listen` needs a free address of this machine")
+        .context("`--metrics` needs a free address of this machine")
 }
 
 /// Ready is a job whose rows flow; also one that is about to be done.
@@ -44,19 +44,25 @@ fn readiness(status: &Status) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use streamforge_host::Failure;
+
     use super::*;
 
     #[test]
     fn job_that_recovers_is_not_ready_and_says_why() {
         let status = Status {
             phase: Phase::Recovering,
-            last_failure: Some("disk full".to_owned()),
+            last_failure: Some(Failure {
+                time_ms: 0,
+                task_manager: Some("b".to_owned()),
+                reason: "disk full".to_owned(),
+            }),
             ..Status::default()
         };
 
         let why = readiness(&status).unwrap_err();
 
-        assert_eq!(why, "the last attempt failed: disk full");
+        assert_eq!(why, "the last attempt failed: task manager b: disk full");
         let running = Status {
             phase: Phase::Running,
             ..Status::default()

@@ -107,7 +107,11 @@ impl Meter {
             .keys()
             .filter_map(|uid| Some((uid, *status.watermarks.get(uid)?)))
             .min_by_key(|(_, watermark)| *watermark);
-        let holder = lowest.and_then(|(uid, _)| Some((uid, status.held_back_by.get(uid)?)));
+        // A sink that waits for its outside system holds everything.
+        let mut sinks = status.held_back_by.iter();
+        let sink = sinks.find(|(uid, _)| !status.read.contains_key(*uid));
+        let source = lowest.and_then(|(uid, _)| Some((uid, status.held_back_by.get(uid)?)));
+        let holder = sink.or(source);
         Reading {
             running_s: now_ms.saturating_sub(started_ms) / 1_000,
             rows,
@@ -285,6 +289,17 @@ mod tests {
         assert_eq!(reading.rows_per_s, 200);
         assert_eq!((reading.percent, reading.eta_s), (Some(60), Some(4)));
         assert_eq!(reading.held_back_by.as_deref(), Some("clicks: a.ndjson"));
+    }
+
+    #[test]
+    fn a_sink_that_waits_holds_everything() {
+        let mut waits = status(0, 0, 0);
+        let (sink, trouble) = (OperatorUid("out".to_owned()), "no answer".to_owned());
+        waits.held_back_by.insert(sink, trouble);
+
+        let reading = Meter::default().observe(0, 0, &waits);
+
+        assert_eq!(reading.held_back_by.as_deref(), Some("out: no answer"));
     }
 
     #[test]

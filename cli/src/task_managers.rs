@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use streamforge_crds::v1alpha1::{LogFormat, StreamJobSpec};
 use tracing_subscriber::fmt::MakeWriter as _;
 
 use crate::screen::Screen;
@@ -51,6 +52,14 @@ pub struct CrewConfig {
     pub secrets: Option<PathBuf>,
     /// Folder with one folder for each's copies of state.
     pub local_copies: Option<PathBuf>,
+    /// Whether log lines are JSON objects.
+    pub logs_json: bool,
+}
+
+/// Whether log lines are JSON objects, here and in the task managers that this process starts.
+#[must_use]
+pub fn logs_json(spec: &StreamJobSpec) -> bool {
+    spec.logging.format == Some(LogFormat::Json)
 }
 
 /// Running task managers. Dropping it ends them.
@@ -159,6 +168,9 @@ impl Keeper {
         if let Some(secrets) = &self.config.secrets {
             command.arg("--secrets").arg(secrets);
         }
+        if self.config.logs_json {
+            command.args(["--log-format", "json"]);
+        }
         if let Some(folder) = &self.config.local_copies {
             command.arg("--local-copies").arg(folder.join(&self.name));
         }
@@ -207,11 +219,34 @@ fn pass_on(name: &str, stderr: impl std::io::Read, screen: &Screen) {
         match lines.read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) => {
-                let mut shown = format!("[{name}] ").into_bytes();
-                shown.extend_from_slice(&line);
                 // A terminal that went away is no reason to stop a job.
-                let _gone = screen.make_writer().write_all(&shown);
+                let _gone = screen.make_writer().write_all(&named(name, &line));
             }
         }
+    }
+}
+
+/// A line of a log with the name of the task manager, in the form that the line has.
+fn named(name: &str, line: &[u8]) -> Vec<u8> {
+    let (begin, rest) = match line.strip_prefix(b"{") {
+        Some(fields) => (format!(r#"{{"taskManager":"{name}","#), fields),
+        None => (format!("[{name}] "), line),
+    };
+    [begin.as_bytes(), rest].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_a_log_says_whose_it_is_in_its_own_form() {
+        let shown = |line: &str| String::from_utf8(named("tm-1", line.as_bytes())).unwrap();
+
+        assert_eq!(shown("INFO metrics\n"), "[tm-1] INFO metrics\n");
+        assert_eq!(
+            shown("{\"level\":\"INFO\"}\n"),
+            "{\"taskManager\":\"tm-1\",\"level\":\"INFO\"}\n"
+        );
     }
 }

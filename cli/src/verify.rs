@@ -22,6 +22,7 @@ mod aggregation;
 mod array;
 mod bad;
 mod cell;
+mod doubt;
 mod graph;
 mod group;
 mod input;
@@ -37,6 +38,7 @@ mod window;
 pub use ledger::Ledger;
 pub use multiset::Difference;
 
+use doubt::Doubts;
 use late::LateLog;
 use multiset::Side;
 use oracle::{Expected, Oracle};
@@ -63,6 +65,8 @@ pub struct Verdict {
     pub sinks: Vec<SinkVerdict>,
     /// What is wrong with ledger or late log.
     pub findings: Vec<String>,
+    /// What of them cannot be judged, and why.
+    pub unjudged: Vec<String>,
     /// What was not compared, and why.
     pub notes: Vec<String>,
     /// The final ledger.
@@ -79,14 +83,34 @@ pub struct SinkVerdict {
     pub files_n: usize,
     /// How they differ from what was computed.
     pub difference: Difference,
+    /// Why that need not mean anything.
+    pub unjudged: Option<String>,
     /// A few differing rows, for people.
     pub samples: Vec<String>,
 }
 
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Everything is as it should be.
+    Equal,
+    /// What differs cannot be computed a second time, and everything else is as it should be.
+    Unjudged,
+    /// Something is wrong.
+    Different,
+}
+
 impl Verdict {
     /// Whether everything is as it should be.
-    pub fn is_equal(&self) -> bool {
-        self.findings.is_empty() && self.sinks.iter().all(|sink| sink.difference.is_none())
+    pub fn answer(&self) -> Answer {
+        let mut differing = self.sinks.iter().filter(|it| !it.difference.is_none());
+        if !self.findings.is_empty() || differing.clone().any(|sink| sink.unjudged.is_none()) {
+            return Answer::Different;
+        }
+        match differing.next().is_some() || !self.unjudged.is_empty() {
+            true => Answer::Unjudged,
+            false => Answer::Equal,
+        }
     }
 }
 
@@ -103,6 +127,8 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
     }
     let splits_n: usize = newest.sources.values().map(Vec::len).sum();
     let compile = |expr: &_, columns: &[_]| Ok(streamforge_plan::compile(expr, columns)?);
+    let nodes = graph::nodes(finished.graph)?;
+    let doubts = Doubts::of(&nodes, &newest.ledger, &late, newest.ran_endless);
     let mut oracle = Oracle::new(finished.graph, &compile, late, splits_n == 1)?;
     limit_sinks(&mut oracle, &finished.surroundings).await?;
     let mut findings = Vec::new();
@@ -117,23 +143,31 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
     let table = ledger::table(oracle.nodes(), &newest.ledger);
     let mut notes = input::read_all(&mut oracle, newest, &finished.surroundings).await?;
     let outcome = oracle.finish()?;
-    let nodes = graph::nodes(finished.graph)?;
-    findings.extend(ledger::check_counts(
-        &nodes,
-        &newest.ledger,
-        &outcome.counters,
-    ));
+    let mut unjudged = Vec::new();
+    for (idx, finding) in ledger::check_counts(&nodes, &newest.ledger, &outcome.counters) {
+        match doubts.at(idx) {
+            None => findings.push(finding),
+            Some(doubt) => unjudged.push(format!("{finding}: cannot be judged, {}", doubt.why)),
+        }
+    }
     findings.extend(outcome.findings);
     let mut sinks = Vec::new();
     for expected in outcome.sinks {
         match compare(expected, finished).await? {
-            Ok(sink) => sinks.push(sink),
+            Ok(mut sink) => {
+                let doubt = doubts.of_uid(&nodes, &sink.uid);
+                sink.unjudged = doubt
+                    .filter(|doubt| !sink.difference.is_none() && doubt.explains(&sink.difference))
+                    .map(|doubt| doubt.why.clone());
+                sinks.push(sink);
+            }
             Err(note) => notes.push(note),
         }
     }
     Ok(Verdict {
         sinks,
         findings,
+        unjudged,
         notes,
         ledger: newest.ledger.clone(),
         table,
@@ -199,6 +233,7 @@ async fn compare(
         uid: uid.to_owned(),
         files_n,
         difference,
+        unjudged: None,
         samples,
     }))
 }
@@ -225,7 +260,9 @@ impl fmt::Display for Verdict {
         }
         write!(f, "{table}")?;
         for sink in self.sinks.iter().filter(|sink| !sink.samples.is_empty()) {
-            writeln!(f, "\n{}:", sink.uid)?;
+            let why = sink.unjudged.as_ref();
+            let why = why.map(|why| format!(" cannot be judged: {why}"));
+            writeln!(f, "\n{}:{}", sink.uid, why.unwrap_or_default())?;
             for sample in &sink.samples {
                 writeln!(f, "  {sample}")?;
             }
@@ -233,13 +270,16 @@ impl fmt::Display for Verdict {
         for finding in &self.findings {
             writeln!(f, "\n{finding}")?;
         }
+        for text in &self.unjudged {
+            writeln!(f, "\n{text}")?;
+        }
         for note in &self.notes {
             writeln!(f, "\nnote: {note}")?;
         }
-        let verdict = if self.is_equal() {
-            "equal"
-        } else {
-            "DIFFERENT"
+        let verdict = match self.answer() {
+            Answer::Equal => "equal",
+            Answer::Unjudged => "cannot be judged; all else is equal",
+            Answer::Different => "DIFFERENT",
         };
         writeln!(f, "\n{verdict}")
     }

@@ -168,7 +168,8 @@ pub enum OperatorKind {
     Sink(SinkSpec),
 }
 
-/// An outside system and what the document says about it, which only its connector reads.
+/// An outside system and what the document says about it, which only its connector reads, and
+/// [`SinkPlace`](crate::sink_place::SinkPlace).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connector {
     /// `kafka`, `file`, `generator`, `print`, `blackhole`.
@@ -415,6 +416,17 @@ pub struct SinkSpec {
     pub changelog: ChangelogMode,
     /// Rows per second over all subtasks.
     pub rate_limit: Option<u64>,
+}
+
+impl SinkSpec {
+    /// What it keeps. Files are exactly once whatever was written: the plan holds that as it was written, since a
+    /// running job is adopted by its hash.
+    pub fn kept_delivery(&self) -> Delivery {
+        match &*self.connector.kind {
+            "file" => Delivery::ExactlyOnce,
+            _ => self.delivery,
+        }
+    }
 }
 
 fn column(name: &str, data_type: DataType, nullable: bool) -> Column {

@@ -17,4 +17,5 @@ pub mod object_key;
 pub mod s3;
 pub mod savepoint;
 pub mod secret_name;
+pub mod sink_place;
 pub mod units;

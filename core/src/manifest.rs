@@ -72,6 +72,11 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_false(is: &bool) -> bool {
+    !*is
+}
+
 /// Names a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestRef {
@@ -92,9 +97,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Hash of stages and exchanges only; a task manager that runs another one is refused.
+    /// As [`Self::hash_of`].
     pub fn hash(&self) -> u64 {
-        let stages_and_edges = (&self.graph.stages, &self.graph.edges);
+        Self::hash_of(&self.graph)
+    }
+
+    /// Hash of stages and exchanges only; a task manager that runs another one is refused.
+    pub fn hash_of(graph: &JobGraph) -> u64 {
+        let stages_and_edges = (&graph.stages, &graph.edges);
         let json = serde_json::to_vec(&stages_and_edges)
             .expect("plans have string keys and no failing serializers");
         xxhash_rust::xxh3::xxh3_64(&json)
@@ -155,6 +165,9 @@ pub struct Manifest {
     pub ledger: BTreeMap<OperatorUid, Counters>,
     /// Objects with the job's late rows; bounded jobs only.
     pub late_log: Vec<ObjectRef>,
+    /// Rows were read by a plan without an end, of which late rows are in no log.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ran_endless: bool,
     /// The table from its barrier on, where that is not `assignment` (K3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handed_to: Option<Assignment>,

@@ -391,12 +391,31 @@ pub struct Progress {
     pub held_back_by: BTreeMap<OperatorUid, String>,
     /// Per source: units read and units in all (0: unbounded), in the connector's unit.
     pub read: BTreeMap<OperatorUid, (u64, u64)>,
-    /// Per source that knows it.
+    /// Per source of which all that read it know it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lag: BTreeMap<OperatorUid, Lag>,
+    /// Per source that cannot be read: why, for people.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unreachable: BTreeMap<OperatorUid, String>,
+    /// Per source, records that were deleted before they were read and passed over as the document allows;
+    /// since `Deploy`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub skipped_n: BTreeMap<OperatorUid, u64>,
 }
 
 impl Progress {
+    /// All together. The lag of a source is known if everybody who reads it knows theirs.
+    pub fn sum<'a>(parts: impl Iterator<Item = &'a Progress> + Clone) -> Self {
+        let mut sum = Progress::default();
+        parts.clone().for_each(|part| sum.add(part));
+        for part in parts {
+            let says = |uid: &OperatorUid| part.lag.contains_key(uid);
+            sum.lag
+                .retain(|uid, _| says(uid) || !part.read.contains_key(uid));
+        }
+        sum
+    }
+
     /// Adds other tasks' progress: counts add up, the lowest watermark holds.
     pub fn add(&mut self, other: &Progress) {
         for (uid, counters) in &other.counters {
@@ -419,6 +438,13 @@ impl Progress {
         }
         for (uid, lag) in &other.lag {
             self.lag.entry(uid.clone()).or_default().add(lag);
+        }
+        for (uid, why) in &other.unreachable {
+            let told = self.unreachable.entry(uid.clone());
+            told.or_insert_with(|| why.clone());
+        }
+        for (uid, skipped_n) in &other.skipped_n {
+            *self.skipped_n.entry(uid.clone()).or_default() += skipped_n;
         }
     }
 }
@@ -475,28 +501,53 @@ mod tests {
             held_back_by: BTreeMap::from([(uid.clone(), split.to_owned())]),
             read: BTreeMap::from([(uid.clone(), (2, 3))]),
             lag: BTreeMap::from([(
-                uid,
+                uid.clone(),
                 Lag {
                     records_n: 7,
                     read_up_to_ms: Some(watermark),
                 },
             )]),
+            unreachable: BTreeMap::new(),
+            skipped_n: BTreeMap::from([(uid, 4)]),
         }
     }
 
     #[test]
     fn progress_adds_counts_and_shows_the_split_that_is_furthest_behind() {
         for (first, second) in [(5, 7), (7, 5)] {
-            let mut sum = progress(first, &first.to_string());
-            sum.add(&progress(second, &second.to_string()));
+            let parts = [first, second].map(|it| progress(it, &it.to_string()));
+            let sum = Progress::sum(parts.iter());
 
             let uid = OperatorUid("in".to_owned());
             assert_eq!(sum.counters[&uid].rows_in, 2);
             assert_eq!(sum.watermarks[&uid], Watermark(5));
             assert_eq!(sum.held_back_by[&uid], "5");
             assert_eq!(sum.read[&uid], (4, 6));
+            assert_eq!(sum.skipped_n[&uid], 8);
             let lag = sum.lag[&uid];
             assert_eq!((lag.records_n, lag.read_up_to_ms), (14, Some(5)));
         }
+    }
+
+    /// KF-K10: what the others know is not all there is.
+    #[test]
+    fn kf_k10_lag_is_unknown_if_one_of_its_readers_does_not_know_it() {
+        let uid = OperatorUid("in".to_owned());
+        let mut silent = progress(3, "away");
+        silent.lag.clear();
+        silent.unreachable = BTreeMap::from([(uid.clone(), "no answer".to_owned())]);
+        let elsewhere = Progress {
+            counters: silent.counters.clone(),
+            ..Progress::default()
+        };
+        let (one, two) = (progress(5, "one"), progress(7, "two"));
+
+        for parts in [[&one, &silent, &two], [&silent, &one, &two]] {
+            let sum = Progress::sum(parts.into_iter());
+            assert_eq!(sum.lag, BTreeMap::new());
+            assert_eq!(sum.unreachable[&uid], "no answer");
+        }
+        let sum = Progress::sum([&one, &elsewhere, &two].into_iter());
+        assert_eq!(sum.lag[&uid].records_n, 14, "who does not read it");
     }
 }

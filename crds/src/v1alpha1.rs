@@ -34,7 +34,7 @@ pub use source::{
     Source, StartFrom, Watch,
 };
 pub use status::{CheckpointStatus, CompletedCheckpoint, Condition, FailedCheckpoint, JobStatus};
-pub use status::{LagStatus, LastFailure, TaskManagerCount, WatermarkStatus};
+pub use status::{LagStatus, LastFailure, RolledBack, TaskManagerCount, WatermarkStatus};
 pub use stream_job::{StreamJob, StreamJobSpec};
 pub use transform::{
     Aggregate, Emit, HoppingWindow, SessionWindow, Transform, TumblingWindow, Window,

@@ -32,14 +32,17 @@ spawn() {
   shift 2
   setsid nohup "$@" > "$log" 2>&1 < /dev/null 9>&- &
   echo $! > "$pidfile"
+  # Until it executes the command it is a copy of this shell, which looks like somebody else's process.
+  until is_ours "$pidfile" "${@: -1}" || ! kill -0 $! 2> /dev/null; do sleep 0.01; done
 }
 
-# await_ready PIDFILE TEXT LOG PROBE...: until the probe succeeds.
+# await_ready PIDFILE LOG PROBE...: until the probe succeeds.
 await_ready() {
-  local pidfile=$1 text=$2 log=$3 give_up=$((SECONDS + ready_s))
-  shift 3
+  local pidfile=$1 log=$2 give_up=$((SECONDS + ready_s))
+  shift 2
   until "$@" > /dev/null 2>&1; do
-    is_ours "$pidfile" "$text" || { tail -n 30 "$log" >&2; fail "it ended while starting; its log: $log"; }
+    # Not by its command line: that is empty for a moment while one program executes the next.
+    kill -0 "$(cat "$pidfile")" 2> /dev/null || { tail -n 30 "$log" >&2; fail "it ended while starting; its log: $log"; }
     [ $SECONDS -lt $give_up ] || { tail -n 30 "$log" >&2; fail "not ready within $ready_s s; its log: $log"; }
     sleep 0.05
   done

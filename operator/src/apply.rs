@@ -13,8 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use streamforge_crds::v1alpha1::StreamJob;
 
-/// Whose the fields are that this operator writes.
-pub const FIELD_MANAGER: &str = "streamforge-operator";
+use crate::names::FIELD_MANAGER;
 
 /// The same for statuses: another field manager's fields are never in the way.
 pub const STATUS_MANAGER: &str = "streamforge-operator-status";
@@ -93,4 +92,17 @@ where
 #[must_use]
 pub fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// Whether an error says that the object is not there, or that this operator has no right to it any more: in a
+/// namespace that is being deleted its Role may be gone first.
+#[must_use]
+pub fn is_out_of_reach(error: &kube::Error) -> bool {
+    is_gone(error) || matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// Whether an error says that somebody else has written in between: news of that is on its way.
+#[must_use]
+pub fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
 }

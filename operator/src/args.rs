@@ -82,6 +82,17 @@ pub struct Args {
         default_value = ""
     )]
     pub shared_stores: String,
+    /// Address to answer the API server's admission reviews at; none: they are not answered
+    #[arg(long, env = "STREAMFORGE_WEBHOOK_LISTEN", value_name = "ADDR")]
+    pub webhook_listen: Option<SocketAddr>,
+    /// Host name under which the API server reaches the webhook [default:
+    /// streamforge-webhook.<namespace>.svc]
+    #[arg(long, env = "STREAMFORGE_WEBHOOK_SERVICE", value_name = "HOST")]
+    pub webhook_service: Option<String>,
+    /// Name of the ValidatingWebhookConfiguration that is told the authority's certificate; none: nobody
+    /// is told
+    #[arg(long, env = "STREAMFORGE_WEBHOOK_CONFIGURATION", value_name = "NAME")]
+    pub webhook_configuration: Option<String>,
     /// Folder in memory for credentials of stores
     #[arg(
         long,
@@ -104,6 +115,13 @@ impl Args {
         names.sort();
         names.dedup();
         names
+    }
+
+    /// Where the API server finds the webhook.
+    #[must_use]
+    pub fn webhook_host(&self) -> String {
+        let default = || format!("streamforge-webhook.{}.svc", self.namespace);
+        self.webhook_service.clone().unwrap_or_else(default)
     }
 
     /// Where task managers find the coordinator.

@@ -25,11 +25,11 @@ const KEY: &str = "ca.key";
 /// # Errors
 /// When the Secret cannot be read or made, or holds something else.
 pub async fn load(client: &Client, namespace: &str, name: &str) -> Result<Authority> {
+    if let Some(authority) = find(client, namespace, name).await? {
+        return Ok(authority);
+    }
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let reading = || format!("read secret {namespace}/{name}");
-    if let Some(secret) = secrets.get_opt(name).await.with_context(reading)? {
-        return read(&secret).with_context(reading);
-    }
     let authority = Authority::create(Timestamp::now())?;
     let value = |text: &str| ByteString(text.as_bytes().to_vec());
     let secret = Secret {
@@ -54,6 +54,19 @@ pub async fn load(client: &Client, namespace: &str, name: &str) -> Result<Author
         }
         Err(error) => Err(error).with_context(|| format!("make secret {namespace}/{name}")),
     }
+}
+
+/// The authority, if there is one.
+///
+/// # Errors
+/// When the Secret cannot be read, or holds something else.
+pub async fn find(client: &Client, namespace: &str, name: &str) -> Result<Option<Authority>> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let reading = || format!("read secret {namespace}/{name}");
+    let found = secrets.get_opt(name).await.with_context(reading)?;
+    found
+        .map(|secret| read(&secret).with_context(reading))
+        .transpose()
 }
 
 fn read(secret: &Secret) -> Result<Authority> {

@@ -16,6 +16,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use crate::names::{COORDINATOR_DNS_NAME, Uid};
+use crate::seal::Seal;
 
 /// How long the authority holds: ten years.
 const AUTHORITY_HOURS: i64 = 24 * 3_652;
@@ -146,6 +147,20 @@ impl Authority {
     /// When the system has no randomness.
     pub fn issue_to_job(&self, job: &Uid, now: Timestamp) -> Result<Leaf, Error> {
         self.issue(&job.dns_name(), now)
+    }
+
+    /// A certificate for the webhook, which the API server reaches by the name of its Service.
+    ///
+    /// # Errors
+    /// When the system has no randomness, or this is no name.
+    pub fn issue_to_webhook(&self, service: &str, now: Timestamp) -> Result<Leaf, Error> {
+        self.issue(service, now)
+    }
+
+    /// A seal that only operators with this authority have.
+    #[must_use]
+    pub fn seal(&self) -> Seal {
+        Seal::of(&self.key.serialize_der())
     }
 
     fn issue(&self, dns_name: &str, now: Timestamp) -> Result<Leaf, Error> {

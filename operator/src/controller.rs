@@ -1,35 +1,47 @@
 //! The controller: watches, and one pass over one job after the other.
 //!
 //! Owns: what is watched, when a job is looked at again, and what all passes share. A pass itself is in
-//! [`crate::stream_job`]. Start at: [`run`].
+//! [`crate::stream_job`]; what is watched of a job's children is in [`crate::children`]. Start at: [`run`].
 
-use std::collections::HashMap;
+mod around;
+
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use futures::{StreamExt as _, stream};
-use k8s_openapi::api::apps::v1::StatefulSet;
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt as _, stream};
 use kube::api::ListParams;
 use kube::runtime::controller::{Action, Config as ControllerConfig};
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::Event;
 use kube::runtime::{Controller, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use streamforge_crds::v1alpha1::{Savepoint, StreamJob};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
 
 use crate::args::Args;
 use crate::certificates::Authority;
+use crate::children::{Children, Wakes};
+use crate::credentials::Users;
+use crate::ending::Endings;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
-use crate::names::FIELD_MANAGER;
+use crate::opening::Openings;
+use crate::recorder::Recorder;
 use crate::savepoint;
 use crate::settings::Settings;
+use crate::stores::Proven;
+use crate::stream_job::checked::Checked;
 use crate::stream_job::error;
 use crate::stream_job::pass::{self, Memory};
+use crate::stream_job::report::Phase;
+use crate::watch::{Whole, follow};
 
 /// Passes over different jobs at the same time.
 const PASSES_MAX: u16 = 16;
@@ -37,8 +49,8 @@ const PASSES_MAX: u16 = 16;
 /// Events of one job within this time lead to one pass.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
-/// Server-side limit of a watch: shorter than what load balancers forget silent connections after.
-const WATCH_SECONDS: u32 = 200;
+/// See [`forget_what_nobody_reads`].
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Longest wait after a pass that failed.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
@@ -51,6 +63,18 @@ pub struct Context {
     pub settings: Settings,
     /// The coordinators.
     pub fleet: Fleet,
+    /// Servers that keep their conditions.
+    pub proven: Proven,
+    /// Stores that are being opened for more of them.
+    pub openings: Openings,
+    /// Jobs that are being deleted.
+    pub endings: Endings,
+    /// Whose credentials are kept.
+    pub users: Arc<Users>,
+    /// Children and pods, as they are watched.
+    pub children: Arc<Children>,
+    /// Documents that were validated.
+    pub checked: Checked,
     /// For task managers' certificates.
     pub authority: Authority,
     /// For events.
@@ -62,7 +86,8 @@ pub struct Context {
     /// What heads name as the coordinator's address: the Service, behind which the next one is found, too.
     pub address: String,
     /// What is remembered of each job between passes; nothing depends on it.
-    memories: Mutex<HashMap<String, Memory>>,
+    /// Boxed: half of a table's places are empty.
+    memories: Mutex<HashMap<String, Box<Memory>>>,
 }
 
 impl Context {
@@ -76,15 +101,17 @@ impl Context {
         authority: Authority,
         metrics: Metrics,
     ) -> Arc<Self> {
-        let reporter = Reporter {
-            controller: FIELD_MANAGER.to_owned(),
-            instance: Some(args.pod_name.clone()),
-        };
         Arc::new(Self {
-            recorder: Recorder::new(client.clone(), reporter),
+            recorder: Recorder::new(client.clone(), &args.pod_name),
             client,
             settings,
             fleet,
+            proven: Proven::default(),
+            openings: Openings::default(),
+            endings: Endings::default(),
+            users: Arc::default(),
+            children: Arc::default(),
+            checked: Checked::default(),
             authority,
             metrics,
             work_dir: args.work_dir.clone(),
@@ -93,7 +120,7 @@ impl Context {
         })
     }
 
-    fn memories(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
+    fn memories(&self) -> MutexGuard<'_, HashMap<String, Box<Memory>>> {
         // Every critical section leaves the table whole.
         self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,23 +128,44 @@ impl Context {
     /// What is remembered of a job.
     #[must_use]
     pub fn memory(&self, uid: &str) -> Memory {
-        self.memories().get(uid).cloned().unwrap_or_default()
+        self.memories()
+            .get(uid)
+            .map_or_else(Memory::default, |it| Memory::clone(it))
     }
 
     /// Remembers.
     pub fn remember(&self, uid: &str, memory: Memory) {
-        self.memories().insert(uid.to_owned(), memory);
-        let mut phases: HashMap<&str, i64> = HashMap::new();
-        let memories = self.memories();
+        let mut memories = self.memories();
+        let before = memories.insert(uid.to_owned(), Box::new(memory));
+        let phase = before.map(|before| before.phase);
+        if phase.as_deref() != memories.get(uid).map(|now| &*now.phase) {
+            self.count(&memories);
+        }
+    }
+
+    fn count(&self, memories: &HashMap<String, Box<Memory>>) {
+        let mut phases: BTreeMap<&str, i64> = BTreeMap::new();
         for memory in memories.values() {
             *phases.entry(memory.phase.as_str()).or_default() += 1;
         }
         self.metrics.set_jobs(phases);
     }
 
+    /// Ends the job's coordinator, or the way to one: its tasks go on for the next one.
+    pub fn abandon(&self, uid: &str) {
+        self.openings.forget(uid);
+        self.fleet.abandon(uid);
+    }
+
     /// The job is gone.
     pub fn forget(&self, uid: &str) {
-        self.memories().remove(uid);
+        self.abandon(uid);
+        self.endings.forget(uid);
+        self.users.forget(uid);
+        self.checked.forget(uid);
+        let mut memories = self.memories();
+        memories.remove(uid);
+        self.count(&memories);
     }
 }
 
@@ -172,14 +220,159 @@ where
 
 /// All namespaces, or one.
 async fn of_scope(context: Arc<Context>, namespace: Option<String>) {
-    let namespace = namespace.as_deref();
     let client = &context.client;
-    let all = watcher::Config::default().timeout(WATCH_SECONDS);
-    let ours = all
-        .clone()
-        .labels("app.kubernetes.io/managed-by=streamforge-operator");
-    let scope = namespace.map(str::to_owned);
-    let woken = stream::unfold(context.fleet.woken(), |mut woken| async move {
+    let (wakes, woken) = mpsc::unbounded_channel();
+    let scope = namespace.as_deref();
+    let pulses = context.metrics.pulses();
+    let (mut watches, complete) = context.children.follow(client, scope, pulses, &wakes);
+    let (jobs, savepoints) = (reflector::store(), reflector::store());
+    let (changed, changes) = mpsc::unbounded_channel();
+    let waiting = (savepoints.0.clone(), changed.clone());
+    watches.push(watch_jobs(&context, scope, jobs.1, (wakes, waiting)));
+    watches.push(watch_savepoints(&context, scope, savepoints.1, changed));
+    let passes = async {
+        // A pass that knows nothing of children would apply them all.
+        complete.await;
+        let jobs = pass_over_jobs(&context, namespace.clone(), jobs.0, woken);
+        let savepoints = pass_over_savepoints(&context, savepoints.0, changes);
+        futures::future::join(jobs, savepoints).await
+    };
+    futures::future::join(futures::future::join_all(watches), passes).await;
+}
+
+/// The savepoints there are, and the way to make one be looked at.
+type Savepoints = (
+    Store<Savepoint>,
+    mpsc::UnboundedSender<ObjectRef<Savepoint>>,
+);
+
+/// The jobs themselves: each event makes one be looked at, and perhaps savepoints that wait for it.
+fn watch_jobs(
+    context: &Arc<Context>,
+    scope: Option<&str>,
+    mut store: reflector::store::Writer<StreamJob>,
+    (wakes, (savepoints, changed)): (Wakes, Savepoints),
+) -> BoxFuture<'static, ()> {
+    let source = Whole(api::<StreamJob>(&context.client, scope));
+    let pulse = context.metrics.pulses().begin();
+    let context = Arc::clone(context);
+    Box::pin(async move {
+        let known = |store: &reflector::store::Writer<StreamJob>| -> BTreeMap<String, _> {
+            let known = store.as_reader().state();
+            let of = |job: &Arc<StreamJob>| Some((job.uid()?, ObjectRef::from_obj(&**job)));
+            known.iter().filter_map(of).collect()
+        };
+        let gone = |uid: &str, job: &ObjectRef<StreamJob>| {
+            context.metrics.on_gone(job);
+            context.forget(uid);
+        };
+        let tell = move |mut event: Event<StreamJob>| {
+            let before = match &event {
+                Event::InitDone => known(&store),
+                _ => BTreeMap::new(),
+            };
+            if let Event::Apply(job) | Event::InitApply(job) = &mut event {
+                forget_what_nobody_reads(job);
+            }
+            let news = match &event {
+                Event::Apply(job) => {
+                    let before = store.as_reader().get(&ObjectRef::from_obj(job));
+                    is_news(before.as_deref(), job).then(|| job.clone())
+                }
+                _ => None,
+            };
+            store.apply_watcher_event(&event);
+            if let Some(job) = news {
+                let all = savepoints.state();
+                let waiting = all.iter().filter(|it| savepoint::waits_for(it, &job));
+                waiting.for_each(|it| wake(&changed, &**it));
+            }
+            match &event {
+                // Somebody took its finalizer away.
+                Event::Delete(job) => {
+                    gone(&job.uid().unwrap_or_default(), &ObjectRef::from_obj(job));
+                }
+                Event::Apply(job) => wake(&wakes, job),
+                // Only now what came before can be read.
+                Event::InitDone => {
+                    let now = known(&store);
+                    let left = before.iter().filter(|(uid, _)| !now.contains_key(*uid));
+                    left.for_each(|(uid, job)| gone(uid, job));
+                    store
+                        .as_reader()
+                        .state()
+                        .iter()
+                        .for_each(|it| wake(&wakes, &**it));
+                }
+                Event::Init | Event::InitApply(_) => {}
+            }
+        };
+        match follow(source, None, pulse, tell).await {}
+    })
+}
+
+/// Who wrote which field, and what `kubectl apply` keeps: the whole document once more.
+fn forget_what_nobody_reads(job: &mut StreamJob) {
+    job.metadata.managed_fields = None;
+    if let Some(annotations) = &mut job.metadata.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+}
+
+/// Whether what waits for this job can go on, perhaps: it was not there, or does something else now.
+fn is_news(before: Option<&StreamJob>, now: &StreamJob) -> bool {
+    let phase = |job: &StreamJob| Phase::of(job.status.as_ref());
+    before.is_none_or(|before| before.uid() != now.uid() || phase(before) != phase(now))
+}
+
+fn watch_savepoints(
+    context: &Arc<Context>,
+    scope: Option<&str>,
+    mut store: reflector::store::Writer<Savepoint>,
+    changed: mpsc::UnboundedSender<ObjectRef<Savepoint>>,
+) -> BoxFuture<'static, ()> {
+    let source = Whole(api::<Savepoint>(&context.client, scope));
+    let pulse = context.metrics.pulses().begin();
+    Box::pin(async move {
+        let tell = move |event: Event<Savepoint>| {
+            store.apply_watcher_event(&event);
+            match &event {
+                Event::Apply(savepoint) => wake(&changed, savepoint),
+                Event::InitDone => store
+                    .as_reader()
+                    .state()
+                    .iter()
+                    .for_each(|it| wake(&changed, &**it)),
+                Event::Init | Event::InitApply(_) | Event::Delete(_) => {}
+            }
+        };
+        match follow(source, None, pulse, tell).await {}
+    })
+}
+
+fn wake<K>(wakes: &mpsc::UnboundedSender<ObjectRef<K>>, object: &K)
+where
+    K: kube::Resource<DynamicType = ()>,
+{
+    // Nobody listens while the operator ends.
+    let _nobody = wakes.send(ObjectRef::from_obj(object));
+}
+
+fn received<T: Send + 'static>(
+    receiver: mpsc::UnboundedReceiver<T>,
+) -> impl Stream<Item = T> + Send + 'static {
+    stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
+}
+
+async fn pass_over_jobs(
+    context: &Arc<Context>,
+    scope: Option<String>,
+    store: Store<StreamJob>,
+    woken: mpsc::UnboundedReceiver<ObjectRef<StreamJob>>,
+) {
+    let by_fleet = stream::unfold(context.fleet.woken(), |mut woken| async move {
         loop {
             match woken.recv().await {
                 Ok(job) => return Some((job, woken)),
@@ -188,38 +381,68 @@ async fn of_scope(context: Arc<Context>, namespace: Option<String>) {
             }
         }
     });
-    let woken = woken.filter(move |job| {
+    let by_fleet = by_fleet.filter(move |job| {
         let ours = scope.is_none() || scope == job.namespace;
         std::future::ready(ours)
     });
     let config = ControllerConfig::default()
         .concurrency(PASSES_MAX)
         .debounce(DEBOUNCE);
-    let jobs = Controller::new(api::<StreamJob>(client, namespace), all.clone())
-        .owns(api::<StatefulSet>(client, namespace), ours)
+    let nothing = stream::pending::<Result<StreamJob, watcher::Error>>();
+    let (metrics, known) = (context.metrics.clone(), store.clone());
+    let woken = stream::select(received(woken), by_fleet).inspect(move |job| {
+        metrics.on_wake(job, || known.get(job).is_some());
+    });
+    let (known, known_after) = (store.clone(), store.clone());
+    Controller::for_stream(nothing, store)
         .reconcile_on(woken)
         .with_config(config)
-        .run(reconcile, again, Arc::clone(&context))
-        .for_each(|_| {
-            context.metrics.on_event();
-            std::future::ready(())
-        });
-    let savepoints = Controller::new(api::<Savepoint>(client, namespace), all)
-        .run(savepoint::reconcile, savepoint::again, Arc::clone(&context))
-        .for_each(|_| std::future::ready(()));
-    futures::future::join(jobs, savepoints).await;
+        .run(
+            move |job, context| reconcile(job, context, known.clone()),
+            move |job, failed, context| {
+                let action = again(Arc::clone(&job), failed, Arc::clone(&context));
+                around::forget_gone(&job, &context, &known_after);
+                action
+            },
+            Arc::clone(context),
+        )
+        .for_each(|_| std::future::ready(()))
+        .await;
 }
 
-async fn reconcile(job: Arc<StreamJob>, context: Arc<Context>) -> Result<Action, error::Error> {
-    context.metrics.on_begin();
+async fn pass_over_savepoints(
+    context: &Arc<Context>,
+    store: Store<Savepoint>,
+    changes: mpsc::UnboundedReceiver<ObjectRef<Savepoint>>,
+) {
+    let nothing = stream::pending::<Result<Savepoint, watcher::Error>>();
+    Controller::for_stream(nothing, store)
+        .reconcile_on(received(changes))
+        .run(
+            |savepoint, context| around::within_its_time(savepoint::reconcile(savepoint, context)),
+            savepoint::again,
+            Arc::clone(context),
+        )
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+async fn reconcile(
+    job: Arc<StreamJob>,
+    context: Arc<Context>,
+    known: Store<StreamJob>,
+) -> Result<Action, error::Error> {
+    context.metrics.on_begin(&ObjectRef::from_obj(&*job));
     let began = Instant::now();
-    let passed = Box::pin(pass::over(&job, &context)).await;
+    let passed = around::within_its_time(Box::pin(pass::over(&job, &context))).await;
     let failed = passed.as_ref().err().map(error::Error::reason);
     context.metrics.on_pass(began.elapsed(), failed);
+    around::forget_gone(&job, &context, &known);
     passed
 }
 
-fn again(job: Arc<StreamJob>, failed: &error::Error, context: Arc<Context>) -> Action {
+/// After how long a pass that failed is made again.
+pub(crate) fn again(job: Arc<StreamJob>, failed: &error::Error, context: Arc<Context>) -> Action {
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let mut memory = context.memory(&uid);
     memory.failed_n = memory.failed_n.saturating_add(1);
@@ -236,4 +459,28 @@ fn again(job: Arc<StreamJob>, failed: &error::Error, context: Arc<Context>) -> A
     );
     context.remember(&uid, memory);
     Action::requeue(wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::stream_job::testing::{job, with_metadata};
+
+    #[test]
+    fn job_is_news_for_its_savepoints_when_it_comes_and_when_its_phase_is_another() {
+        let in_phase = |phase: &str| {
+            let mut job = job();
+            job.status = serde_json::from_value(json!({"phase": phase})).unwrap();
+            job
+        };
+        let (suspended, running) = (in_phase("Suspended"), in_phase("Running"));
+
+        assert!(is_news(None, &running));
+        assert!(is_news(Some(&suspended), &running));
+        assert!(!is_news(Some(&running), &running));
+        let another = with_metadata(&running, "/uid", json!("another"));
+        assert!(is_news(Some(&another), &running));
+    }
 }

@@ -7,7 +7,9 @@ use streamforge_crds::v1alpha1::{Condition, JobStatus, SavepointStatus};
 
 use streamforge_host::Report;
 
-use crate::stream_job::conditions::Kind;
+use crate::one_line::one_line;
+use crate::step::Unsaved;
+use crate::stream_job::conditions::{self as reason, Kind};
 use crate::stream_job::report::{Phase, listed};
 use crate::stream_job::validate::Problem;
 
@@ -53,7 +55,8 @@ fn event(
     action: &'static str,
     note: impl Into<String>,
 ) -> Event {
-    let mut note = note.into();
+    // It may quote the document.
+    let mut note = one_line(&note.into()).into_owned();
     if note.len() > NOTE_BYTES_MAX {
         let end = (0..=NOTE_BYTES_MAX - '…'.len_utf8())
             .rev()
@@ -208,9 +211,19 @@ fn of_condition(kind: Kind, old: Option<&JobStatus>, new: &JobStatus) -> Option<
         Kind::WatermarkAdvancing if was_bad && now.status == "True" => {
             Some(event(Normal, "WatermarkAdvancing", "Watch", note))
         }
+        Kind::CaughtUp if now.reason == UNREACHABLE => {
+            Some(event(Warning, UNREACHABLE, "Read", note))
+        }
+        Kind::CaughtUp if before.is_some_and(|it| it.reason == UNREACHABLE) => {
+            let runs = now.reason != reason::CAUGHT_UP_NOT_RUNNING.name;
+            runs.then(|| event(Normal, "SourceReachable", "Read", note))
+        }
         _ => None,
     }
 }
+
+/// A source cannot be read.
+const UNREACHABLE: &str = reason::CAUGHT_UP_UNREACHABLE.name;
 
 /// Reasons of trouble, as events say them.
 fn trouble(reason: &str) -> Option<&'static str> {
@@ -222,6 +235,8 @@ fn trouble(reason: &str) -> Option<&'static str> {
         "PodsStuck",
         "OutOfMemory",
         "NotAllowed",
+        "SavepointFails",
+        "RecordUnreadable",
     ];
     known.into_iter().find(|known| *known == reason)
 }
@@ -232,10 +247,18 @@ pub fn drift_repaired(kind: &str, name: &str, manager: Option<&str>, fields: &[S
     let by = manager.map_or_else(String::new, |manager| {
         format!(" that {manager} had changed")
     });
-    let note = format!(
-        "put {} of {kind} {name} right{by}; change the StreamJob instead",
-        fields.join(", ")
-    );
+    let what = match fields {
+        [] => String::new(),
+        fields => format!("{} of ", fields.join(", ")),
+    };
+    let note = format!("put {what}{kind} {name} right{by}; change the StreamJob instead");
+    event(Severity::Warning, "DriftRepaired", "Apply", note)
+}
+
+/// Somebody deleted a child, and it was made again.
+#[must_use]
+pub fn made_again(kind: &str, name: &str) -> Event {
+    let note = format!("made {kind} {name} again, which somebody had deleted");
     event(Severity::Warning, "DriftRepaired", "Apply", note)
 }
 
@@ -243,6 +266,41 @@ pub fn drift_repaired(kind: &str, name: &str, manager: Option<&str>, fields: &[S
 #[must_use]
 pub fn edit_refused(problems: &[Problem]) -> Event {
     event(Severity::Warning, "EditRefused", "Refuse", listed(problems))
+}
+
+/// The checkpoint that somebody wants to go back to is not there.
+#[must_use]
+pub fn rewind_refused(reason: &str) -> Event {
+    let note = format!("the job goes on from its newest checkpoint: {reason}");
+    event(Severity::Warning, "RewindRefused", "Refuse", note)
+}
+
+/// A job has stopped, for good or for another document, and no savepoint could be made.
+#[must_use]
+pub fn stopped_without_savepoint(unsaved: &Unsaved) -> Event {
+    let Unsaved {
+        reason,
+        checkpoint,
+        unpublished_n,
+    } = unsaved;
+    let from = checkpoint.map_or_else(
+        || "the beginning".to_owned(),
+        |id| format!("checkpoint {id}"),
+    );
+    let staged = match unpublished_n {
+        0 => String::new(),
+        n => format!("; {n} intervals staged up to then are published when it does"),
+    };
+    let note = format!(
+        "goes on from {from}: what was read after it is read again, and a sink with delivery AtLeastOnce may get rows \
+         twice{staged}; why: {reason}"
+    );
+    event(
+        Severity::Warning,
+        "StoppedWithoutSavepoint",
+        "Suspend",
+        note,
+    )
 }
 
 /// A pod that could not start is deleted, so that a better one takes its place.
@@ -273,6 +331,14 @@ pub fn of_report(report: &Report) -> Option<Event> {
             "Recover",
             format!("{}: {cause}", task_manager.name),
         ),
+        Report::RecordsSkipped { source, n } => event(
+            Warning,
+            "RecordsSkipped",
+            "Read",
+            format!(
+                "{source}: {n} offsets were deleted before they were read (onOffsetOutOfRange: Earliest)"
+            ),
+        ),
         Report::HandedOver { to, took_ms } => event(
             Normal,
             "HandedOver",
@@ -285,6 +351,15 @@ pub fn of_report(report: &Report) -> Option<Event> {
             "Run",
             format!("a new coordinator goes on with attempt {epoch}; no task stopped"),
         ),
+        Report::StateDropped { what } => event(
+            Normal,
+            "StateDropped",
+            "Upgrade",
+            format!(
+                "dropped as upgrade.droppedState allows: {}",
+                what.join("; ")
+            ),
+        ),
         Report::PublishFailed { what, reason } => event(
             Warning,
             "PublishFailed",
@@ -295,7 +370,7 @@ pub fn of_report(report: &Report) -> Option<Event> {
     })
 }
 
-/// The events of a savepoint, on the savepoint and on its job alike.
+/// The event of a savepoint that has got on.
 #[must_use]
 pub fn of_savepoint(
     name: &str,

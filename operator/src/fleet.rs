@@ -4,15 +4,17 @@
 //! it is worth a look. Decides nothing. Start at: [`Fleet::start`].
 
 mod metrics;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::Recorder;
 use kube::runtime::reflector::ObjectRef;
 use prometheus::core::Collector;
+use streamforge_core::ids::OperatorUid;
 use streamforge_crds::v1alpha1::StreamJob;
 use streamforge_host::sessions::{Listener, Terms};
 use streamforge_host::{JobConfig, Orders, Outcome, Phase, Report, Status};
@@ -20,6 +22,7 @@ use streamforge_store::ObjectStore;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::events;
+use crate::recorder::Recorder;
 use crate::stream_job::pass::status;
 
 /// Jobs that wait to be looked at; of more the oldest are forgotten, and looked at in a minute.
@@ -90,6 +93,15 @@ impl Fleet {
         self.wakes.subscribe()
     }
 
+    /// For whoever does something for a job beside its passes.
+    #[must_use]
+    pub fn waker(&self, job: ObjectRef<StreamJob>) -> Waker {
+        Waker {
+            job,
+            wakes: self.wakes.clone(),
+        }
+    }
+
     /// What Prometheus is told of the jobs.
     #[must_use]
     pub fn metrics(&self) -> impl Collector + 'static {
@@ -126,6 +138,21 @@ impl Fleet {
         }
     }
 
+    /// Ends all coordinators as a kill would, and waits until they have ended: one that still works when the
+    /// listener goes would take its broken sessions for the loss of all task managers, and end the attempt
+    /// that the next operator is to adopt (F1).
+    pub async fn end(&self) {
+        let coordinators = std::mem::take(&mut *self.table());
+        for coordinator in coordinators.values() {
+            (coordinator.abandon)();
+        }
+        for coordinator in coordinators.values() {
+            let mut status = coordinator.status.clone();
+            // Its end drops what the status comes from.
+            while status.changed().await.is_ok() {}
+        }
+    }
+
     /// Starts a job's coordinator; one that is there is abandoned before.
     pub fn start(&self, start: Start) {
         let Start {
@@ -155,10 +182,7 @@ impl Fleet {
             outcome,
             abandon: Box::new(handle.abandoner()),
         };
-        let waker = Waker {
-            job,
-            wakes: self.wakes.clone(),
-        };
+        let waker = self.waker(job);
         tokio::spawn(watch_status(waker.clone(), handle.status()));
         tokio::spawn(watch_reports(waker.clone(), reports, events));
         tokio::spawn(async move {
@@ -181,29 +205,42 @@ impl Fleet {
 
 /// Makes a job be looked at.
 #[derive(Clone)]
-struct Waker {
+pub struct Waker {
     job: ObjectRef<StreamJob>,
     wakes: broadcast::Sender<ObjectRef<StreamJob>>,
 }
 
 impl Waker {
-    fn wake(&self) {
+    /// Now.
+    pub fn wake(&self) {
         // Nobody listens while the operator ends.
         let _nobody = self.wakes.send(self.job.clone());
     }
 }
 
 /// What is worth a look at once.
-fn signature(status: &Status) -> (Phase, u32, u32, usize, u32, Option<String>, Option<String>) {
-    (
-        status.phase,
-        status.parallelism,
-        status.wanted,
-        status.task_managers_n,
-        status.restarts_n,
-        status.checkpoint.stale.clone(),
-        status.waits_for.clone(),
-    )
+#[derive(PartialEq)]
+struct Signature {
+    phase: Phase,
+    parallelism: (u32, u32),
+    task_managers_n: usize,
+    restarts_n: u32,
+    stale: Option<String>,
+    waits_for: Option<String>,
+    /// Not why: the words tell for how long, too.
+    unreachable: Vec<OperatorUid>,
+}
+
+fn signature(status: &Status) -> Signature {
+    Signature {
+        phase: status.phase,
+        parallelism: (status.parallelism, status.wanted),
+        task_managers_n: status.task_managers_n,
+        restarts_n: status.restarts_n,
+        stale: status.checkpoint.stale.clone(),
+        waits_for: status.waits_for.clone(),
+        unreachable: status.unreachable.keys().cloned().collect(),
+    }
 }
 
 /// Wakes at once when something important changes, and now and then while the rest does.
@@ -228,7 +265,8 @@ async fn watch_reports(
 ) {
     while let Some(report) = reports.recv().await {
         if let Some(event) = events::of_report(&report) {
-            status::publish(&recorder, &regarding, event).await;
+            // Mostly there is none, and a thousand of these wait: its place is taken while it is written.
+            Box::pin(status::publish(&recorder, &regarding, event)).await;
         }
         // One that failed is asked for again in its own time.
         if matches!(report, Report::SavepointCompleted { .. }) {

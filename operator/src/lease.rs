@@ -6,15 +6,21 @@
 //! down only when it reads another holder.
 //!
 //! A Lease counts as expired when its renew time has not changed for its duration *as seen here*: the
-//! clocks of two machines are never compared.
+//! clocks of two machines are never compared. It is free at once when its holder's pod is gone: a pod that
+//! is deleted by force cannot release it, for its token is void before its process has ended.
+//!
+//! A leader that was frozen for longer than the Lease is good for wakes up and knows nothing of the one who
+//! leads by now. Its writes to the API server wait until it has looked ([`Leadership`]).
 
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 /// How long a Lease is good for after its renewal.
@@ -26,11 +32,58 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long the API server may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
+/// A look at the Lease that took longer was interrupted by a pause of this process: what it found may be
+/// as old as the pause.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// What the writes of a leader wait for. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    /// When the newest look at the Lease began that found no other holder.
+    looked: watch::Sender<Instant>,
+}
+
+impl Leadership {
+    /// Of somebody who leads since now.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self {
+            looked: watch::Sender::new(Instant::now()),
+        }
+    }
+
+    /// A look that began then found nobody else. Nobody else can have taken the Lease within its duration
+    /// from then on.
+    pub fn confirm(&self, began: Instant) {
+        self.looked.send_replace(began);
+    }
+
+    /// Waits, if the newest look is older than a Lease is good for, until there is a newer one.
+    pub async fn confirmed(&self) {
+        let mut looked = self.looked.subscribe();
+        let is_new = |began: &Instant| began.elapsed() < DURATION;
+        // It is never closed: `self` can send.
+        let _closed = looked.wait_for(is_new).await;
+    }
+}
+
+/// What a look at the Lease came to.
+enum Renewal {
+    /// It is ours.
+    Ours,
+    /// Somebody wrote it at the same time: look again.
+    Crossed,
+    /// This one has it.
+    Lost(String),
+}
+
 /// One operator's claim.
 pub struct Elector {
     leases: Api<Lease>,
+    pods: Api<Pod>,
     name: String,
     me: String,
+    leadership: Leadership,
 }
 
 /// A Lease as it was seen last.
@@ -45,18 +98,27 @@ impl Elector {
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, me: &str) -> Self {
         Self {
-            leases: Api::namespaced(client, namespace),
+            leases: Api::namespaced(client.clone(), namespace),
+            pods: Api::namespaced(client, namespace),
             name: name.to_owned(),
             me: me.to_owned(),
+            leadership: Leadership::begin(),
         }
+    }
+
+    /// What this operator's writes wait for while it leads.
+    #[must_use]
+    pub fn leadership(&self) -> Leadership {
+        self.leadership.clone()
     }
 
     /// Waits until this operator leads.
     pub async fn lead(&self) {
         let mut seen: Option<Seen> = None;
         loop {
+            let began = Instant::now();
             match tokio::time::timeout(ANSWER_WITHIN, self.try_to_lead(&mut seen)).await {
-                Ok(Ok(true)) => return,
+                Ok(Ok(true)) => return self.leadership.confirm(began),
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "lease not taken"),
                 Err(_) => tracing::warn!("lease not taken: no answer"),
@@ -90,7 +152,7 @@ impl Elector {
         });
         // Its own from before: the container was started anew, and nobody led meanwhile.
         let free = holder.is_empty() || holder == self.me || now - since > DURATION;
-        if !free {
+        if !free && !self.is_gone(&holder).await {
             return Ok(false);
         }
         let terms = spec.lease_transitions.unwrap_or(0);
@@ -103,6 +165,17 @@ impl Elector {
             .leases
             .replace(&self.name, &PostParams::default(), &claimed)
             .await)
+    }
+
+    /// Whether there is no such pod any more.
+    async fn is_gone(&self, holder: &str) -> bool {
+        match self.pods.get_metadata_opt(holder).await {
+            Ok(found) => found.is_none(),
+            Err(error) => {
+                tracing::debug!(%error, holder, "the holder's pod is not seen");
+                false
+            }
+        }
     }
 
     fn claim(&self, transitions: i32) -> LeaseSpec {
@@ -121,27 +194,31 @@ impl Elector {
     pub async fn hold(&self) -> String {
         loop {
             sleep(EVERY).await;
+            let began = Instant::now();
             match tokio::time::timeout(ANSWER_WITHIN, self.renew()).await {
-                Ok(Ok(None)) => {}
-                Ok(Ok(Some(other))) => return other,
+                Ok(Ok(Renewal::Ours)) => {}
+                Ok(Ok(Renewal::Crossed)) => continue,
+                Ok(Ok(Renewal::Lost(other))) => return other,
                 // F2: no answer is no reason to stop.
                 Ok(Err(error)) => tracing::warn!(%error, "lease not renewed, going on"),
                 Err(_) => tracing::warn!("lease not renewed, going on: no answer"),
             }
+            if began.elapsed() < LOOK_MAX {
+                self.leadership.confirm(began);
+            }
         }
     }
 
-    /// `Some`: another one holds it.
-    async fn renew(&self) -> Result<Option<String>, kube::Error> {
+    async fn renew(&self) -> Result<Renewal, kube::Error> {
+        let ours = |won| if won { Renewal::Ours } else { Renewal::Crossed };
         let Some(mut lease) = self.leases.get_opt(&self.name).await? else {
             let mut nobody = None;
-            self.try_to_lead(&mut nobody).await?;
-            return Ok(None);
+            return self.try_to_lead(&mut nobody).await.map(ours);
         };
         let spec = lease.spec.get_or_insert_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         if holder != self.me && !holder.is_empty() {
-            return Ok(Some(holder));
+            return Ok(Renewal::Lost(holder));
         }
         spec.holder_identity = Some(self.me.clone());
         spec.renew_time = Some(MicroTime(Timestamp::now()));
@@ -149,8 +226,7 @@ impl Elector {
             .leases
             .replace(&self.name, &PostParams::default(), &lease)
             .await;
-        // Lost to another write: the next look says whose it was.
-        won(renewed).map(|_| None)
+        won(renewed).map(ours)
     }
 
     /// Gives the Lease up, so that the next one need not wait: this operator is ending.
@@ -178,5 +254,86 @@ fn won<T>(written: Result<T, kube::Error>) -> Result<bool, kube::Error> {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt as _;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// An elector of an API server that answers with this Lease, or with none at all.
+    fn elector(holder: Option<&str>) -> (Elector, Arc<AtomicUsize>) {
+        let asked_n = Arc::new(AtomicUsize::new(0));
+        let lease = holder.map(|holder| {
+            let lease = serde_json::json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"name": "l", "namespace": "n", "resourceVersion": "1"},
+                "spec": {"holderIdentity": holder},
+            });
+            lease.to_string()
+        });
+        let counted = Arc::clone(&asked_n);
+        let server = tower::service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let lease = lease.clone().ok_or_else(|| io::Error::other("gone"));
+            async move { lease.map(|lease| Response::new(Body::from(lease.into_bytes()))) }
+        });
+        let client = Client::new(server, "n");
+        (Elector::new(client, "n", "l", "me"), asked_n)
+    }
+
+    /// As it is when a process wakes up after half a minute.
+    fn frozen(elector: &Elector) -> Leadership {
+        let leadership = elector.leadership();
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(30));
+        leadership.confirm(long_ago.expect("this machine runs for longer"));
+        leadership
+    }
+
+    #[tokio::test]
+    async fn leader_that_was_frozen_steps_down_before_it_writes_anything() {
+        let (elector, _) = elector(Some("other"));
+        assert!(elector.leadership().confirmed().now_or_never().is_some());
+        let leadership = frozen(&elector);
+
+        let first = tokio::select! {
+            biased;
+            () = leadership.confirmed() => "wrote".to_owned(),
+            other = elector.hold() => other,
+        };
+
+        assert_eq!(first, "other");
+    }
+
+    #[tokio::test]
+    async fn leader_that_was_frozen_and_leads_still_goes_on_when_it_has_looked() {
+        let (elector, asked_n) = elector(Some("me"));
+        let leadership = frozen(&elector);
+
+        tokio::select! {
+            () = leadership.confirmed() => {}
+            _ = elector.hold() => panic!("nobody else leads"),
+        }
+
+        assert_eq!(asked_n.load(Ordering::SeqCst), 2, "read and renewed");
+    }
+
+    #[tokio::test]
+    async fn attack_44_leader_that_gets_no_answer_goes_on_f2() {
+        let (elector, _) = elector(None);
+        let leadership = frozen(&elector);
+
+        tokio::select! {
+            () = leadership.confirmed() => {}
+            _ = elector.hold() => panic!("nobody else leads"),
+        }
     }
 }

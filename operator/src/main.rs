@@ -6,18 +6,20 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Parser as _;
-use kube::Client;
 use prometheus::Registry;
 use streamforge_host::sessions::Listener;
 use streamforge_operator::args::Args;
 use streamforge_operator::authority;
+use streamforge_operator::client;
 use streamforge_operator::controller::{self, Context};
+use streamforge_operator::credentials;
 use streamforge_operator::fleet::Fleet;
 use streamforge_operator::lease::Elector;
 use streamforge_operator::metrics::Metrics;
 use streamforge_operator::settings::{Settings, SharedStore};
+use streamforge_operator::webhook;
 use streamforge_proto::metrics::http;
 use streamforge_proto::tls::Tls;
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,9 +29,20 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What is logged. The client calls every request an error that got no answer; whoever made the request says what
+/// that means, and how often.
+fn filter(wanted: &str) -> String {
+    match wanted {
+        "" => "info,kube_client=off".to_owned(),
+        asked if asked.contains("kube_client") => asked.to_owned(),
+        asked => format!("{asked},kube_client=off"),
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let filter = EnvFilter::try_new(filter(&wanted)).unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
@@ -59,8 +72,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> Result<String> {
-    let client = Client::try_default().await;
-    let client = client.context("find the API server")?;
+    let client = client::connect().await?;
     let shared_stores = SharedStore::parse_list(&args.shared_stores)?;
     controller::check_definitions(&client).await?;
     let authority = authority::load(&client, &args.namespace, &args.ca_secret).await?;
@@ -74,7 +86,14 @@ async fn run(args: &Args) -> Result<String> {
     };
     let listener = Listener::start(args.listen, Some(&tls))?;
     tracing::info!(address = %listener.address(), "listening for task managers");
+    let settings = Settings {
+        coordinator: args.coordinator(),
+        task_manager_image: args.task_manager_image.clone(),
+        shared_stores,
+        seal: authority.seal(),
+    };
     let registry = Registry::new();
+    webhook::start(args, &client, &settings, &registry).await?;
     let metrics = Metrics::new(&registry)?;
     let ready: http::Ready = Arc::new(|| Ok(()));
     http::serve(args.metrics_listen, registry.clone(), ready).await?;
@@ -91,28 +110,21 @@ async fn run(args: &Args) -> Result<String> {
         _ = interrupt.recv() => return Ok("asked to end".to_owned()),
     }
     tracing::info!("leading");
+    credentials::clear(&args.work_dir).context("remove credentials of an earlier process")?;
     metrics.on_leading();
     let fleet = Fleet::new(listener);
     registry.register(Box::new(fleet.metrics()))?;
-    let context = Context::new(
-        client,
-        Settings {
-            coordinator: args.coordinator(),
-            task_manager_image: args.task_manager_image.clone(),
-            shared_stores,
-        },
-        args,
-        fleet,
-        authority,
-        metrics,
-    );
+    let client = client::of_leader(&client, &elector.leadership());
+    let context = Context::new(client, settings, args, fleet, authority, metrics);
+    let controller = controller::run(Arc::clone(&context), args.namespaces());
     let reason = tokio::select! {
-        other = elector.hold() => format!("{other} leads now"),
-        () = controller::run(context, args.namespaces()) => bail!("the controller ended"),
-        () = authority::due(&leaf.certificate) => "its certificate is due: the next start makes another".to_owned(),
-        _ = terminate.recv() => "asked to end".to_owned(),
-        _ = interrupt.recv() => "asked to end".to_owned(),
+        other = elector.hold() => Ok(format!("{other} leads now")),
+        () = controller => Err(anyhow!("the controller ended")),
+        () = authority::due(&leaf.certificate) => Ok("its certificate is due: the next start makes another".to_owned()),
+        _ = terminate.recv() => Ok("asked to end".to_owned()),
+        _ = interrupt.recv() => Ok("asked to end".to_owned()),
     };
+    context.fleet.end().await;
     elector.release().await;
-    Ok(reason)
+    reason
 }

@@ -2,12 +2,20 @@
 //!
 //! Owns: names and labels; docs/metrics.md lists them.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use kube::runtime::reflector::ObjectRef;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
+
+use streamforge_crds::v1alpha1::StreamJob;
+
+use crate::watch::Pulses;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -16,10 +24,11 @@ pub struct Metrics {
     errors: IntCounterVec,
     seconds: Histogram,
     queue_depth: IntGauge,
-    last_event_seconds: Gauge,
+    /// Jobs that were woken, and that no pass has begun for since.
+    waiting: Arc<Mutex<HashSet<ObjectRef<StreamJob>>>>,
     leader: IntGauge,
     jobs: IntGaugeVec,
-    last_event: Arc<Mutex<Instant>>,
+    pulses: Pulses,
 }
 
 impl Metrics {
@@ -45,20 +54,23 @@ impl Metrics {
                 "reconcile_seconds",
                 "How long a pass over a job takes.",
             )))?,
-            queue_depth: IntGauge::with_opts(opts("queue_depth", "Passes that are under way."))?,
-            last_event_seconds: Gauge::with_opts(opts(
-                "last_event_seconds",
-                "Since the newest event of the API server's watches.",
-            ))?,
+            queue_depth: IntGauge::with_opts(opts("queue_depth", "Jobs that wait for a pass."))?,
+            waiting: Arc::default(),
             leader: IntGauge::with_opts(opts("leader", "1: this operator leads."))?,
             jobs: IntGaugeVec::new(opts("jobs", "Jobs by phase."), &["phase"])?,
-            last_event: Arc::new(Mutex::new(Instant::now())),
+            pulses: Pulses::default(),
         };
         registry.register(Box::new(metrics.reconciled.clone()))?;
         registry.register(Box::new(metrics.errors.clone()))?;
         registry.register(Box::new(metrics.seconds.clone()))?;
         registry.register(Box::new(metrics.queue_depth.clone()))?;
-        registry.register(Box::new(metrics.last_event_seconds.clone()))?;
+        registry.register(Box::new(LastEvent {
+            seconds: Gauge::with_opts(opts(
+                "last_event_seconds",
+                "Since the last sign of life of the most silent watch.",
+            ))?,
+            pulses: metrics.pulses.clone(),
+        }))?;
         registry.register(Box::new(metrics.leader.clone()))?;
         registry.register(Box::new(metrics.jobs.clone()))?;
         Ok(metrics)
@@ -69,14 +81,40 @@ impl Metrics {
         self.leader.set(1);
     }
 
-    /// A pass begins.
-    pub fn on_begin(&self) {
-        self.queue_depth.inc();
+    fn waiting(&self) -> MutexGuard<'_, HashSet<ObjectRef<StreamJob>>> {
+        // Every critical section leaves the set whole.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count_waiting(&self, waiting: &HashSet<ObjectRef<StreamJob>>) {
+        self.queue_depth
+            .set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+    }
+
+    /// Something happened to a job. One that is gone gets no pass; who calls [`Self::on_gone`] has made `is_there`
+    /// say so before.
+    pub fn on_wake(&self, job: &ObjectRef<StreamJob>, is_there: impl FnOnce() -> bool) {
+        let mut waiting = self.waiting();
+        if is_there() && waiting.insert(job.clone()) {
+            self.count_waiting(&waiting);
+        }
+    }
+
+    /// A job is gone.
+    pub fn on_gone(&self, job: &ObjectRef<StreamJob>) {
+        let mut waiting = self.waiting();
+        if waiting.remove(job) {
+            self.count_waiting(&waiting);
+        }
+    }
+
+    /// A pass over a job begins.
+    pub fn on_begin(&self, job: &ObjectRef<StreamJob>) {
+        self.on_gone(job);
     }
 
     /// A pass ended; `failed` is the reason if it did not do what it was to do.
     pub fn on_pass(&self, took: Duration, failed: Option<&str>) {
-        self.queue_depth.dec();
         self.seconds.observe(took.as_secs_f64());
         let result = if failed.is_some() { "error" } else { "ok" };
         self.reconciled.with_label_values(&[result]).inc();
@@ -85,25 +123,10 @@ impl Metrics {
         }
     }
 
-    /// A watch brought something.
-    pub fn on_event(&self) {
-        *self
-            .last_event
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.last_event_seconds.set(0.0);
-    }
-
-    /// Since the newest event.
+    /// Of the watches.
     #[must_use]
-    pub fn since_event(&self) -> Duration {
-        let since = self
-            .last_event
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let since = since.elapsed();
-        self.last_event_seconds.set(since.as_secs_f64());
-        since
+    pub fn pulses(&self) -> &Pulses {
+        &self.pulses
     }
 
     /// How many jobs there are in each phase.
@@ -112,6 +135,25 @@ impl Metrics {
         for (phase, n) in phases {
             self.jobs.with_label_values(&[phase]).set(n);
         }
+    }
+}
+
+/// Looked at when somebody asks: a watch that is dead tells nobody.
+struct LastEvent {
+    seconds: Gauge,
+    pulses: Pulses,
+}
+
+impl Collector for LastEvent {
+    fn desc(&self) -> Vec<&Desc> {
+        self.seconds.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        // One that does not lead watches nothing.
+        let silence = self.pulses.silence().unwrap_or_default();
+        self.seconds.set(silence.as_secs_f64());
+        self.seconds.collect()
     }
 }
 
@@ -125,7 +167,6 @@ mod tests {
     fn page_of_metrics_lists_exactly_the_operators_names() {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry).unwrap();
-        metrics.on_begin();
         metrics.on_pass(Duration::ZERO, Some("Store"));
         metrics.set_jobs([("Running", 1)]);
         let families = registry.gather();
@@ -140,5 +181,28 @@ mod tests {
             .collect();
 
         assert_eq!(listed, exported);
+    }
+
+    #[test]
+    fn queue_counts_each_job_that_waits_once_until_its_pass_begins_or_it_is_gone() {
+        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let job = |n: usize| ObjectRef::new(&format!("job-{n}")).within("team");
+        let depth = || metrics.queue_depth.get();
+        // More than passes that are under way at a time.
+        for n in 0..200 {
+            metrics.on_wake(&job(n), || true);
+            metrics.on_wake(&job(n), || true);
+        }
+        assert_eq!(depth(), 200);
+
+        (0..16).for_each(|n| metrics.on_begin(&job(n)));
+        metrics.on_pass(Duration::ZERO, None);
+        assert_eq!(depth(), 184);
+        metrics.on_wake(&job(0), || true);
+        assert_eq!(depth(), 185);
+
+        metrics.on_gone(&job(199));
+        metrics.on_wake(&job(199), || false);
+        assert_eq!(depth(), 184);
     }
 }

@@ -3,7 +3,8 @@
 //! Owns: the record, kept in the job's ConfigMap beside the document that runs. The resource says what
 //! is wanted, the head in the store what the coordinator did; the record says which document was
 //! accepted last and how far a change of the job's life has come. An operator that is started anew at
-//! any point reads the three and goes on. Never kept in the status: a status can be lost or edited.
+//! any point reads the three and goes on. What must not be lost with the ConfigMap ([`Lived`]) is in the
+//! status, too, and written there first; it is read from there only if there is no record.
 
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,9 @@ pub struct Record {
     pub document: Value,
     /// The generation of the resource that it was taken from.
     pub generation: i64,
+    /// Hash of its plan: of what an upgrade is needed for.
+    #[serde(default)]
+    pub plan: String,
     /// Where the job is in its life.
     pub state: State,
     /// The document before the last upgrade, until the new one has proved itself.
@@ -30,6 +34,9 @@ pub struct Record {
     /// The checkpoint to go back to, until that has been done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewind: Option<String>,
+    /// The head of the store as it was when that was begun: by it is known whether it has been done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_rewind: Option<HeadSeen>,
     /// Rows of it have flowed: its store is not empty.
     #[serde(default)]
     pub ran: bool,
@@ -71,6 +78,9 @@ pub struct Previous {
     pub document: Value,
     /// Its generation.
     pub generation: i64,
+    /// Hash of its plan.
+    #[serde(default)]
+    pub plan: String,
     /// When the upgrade began to run.
     pub since: Timestamp,
 }
@@ -81,8 +91,31 @@ pub struct Previous {
 pub struct Refused {
     /// Its generation.
     pub generation: i64,
+    /// Hash of its plan: a document of the same plan is not tried again, whatever else is edited in it.
+    #[serde(default)]
+    pub plan: String,
     /// Why it was rolled back.
     pub reason: String,
+}
+
+/// What is looked at of a store's head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeadSeen {
+    /// The term of the coordinator that wrote it.
+    pub generation: u64,
+    /// The newest checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<u64>,
+}
+
+impl HeadSeen {
+    /// Whether a rewind that was begun with this head has been done: the next coordinator that took the
+    /// head over made another checkpoint the newest, in the same write.
+    #[must_use]
+    pub fn is_rewound(self, now: Self) -> bool {
+        now.generation > self.generation && now.newest != self.newest
+    }
 }
 
 /// See [`Record::done`].
@@ -95,6 +128,32 @@ pub struct Done {
     /// `streamforge.io/rewind-to`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rewind_to: Option<String>,
+    /// `streamforge.io/accept-lost-marker`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept_lost_marker: Option<String>,
+}
+
+/// What is known of a job whose record was lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lived {
+    /// See [`Record::incarnation`].
+    pub incarnation: u32,
+    /// See [`Record::ran`].
+    pub ran: bool,
+    /// See [`Record::refused`].
+    pub refused: Option<Refused>,
+}
+
+impl Lived {
+    /// What must not be lost of a record.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        Self {
+            incarnation: record.incarnation,
+            ran: record.ran,
+            refused: record.refused.clone(),
+        }
+    }
 }
 
 impl Record {
@@ -105,10 +164,12 @@ impl Record {
             uid: uid.to_owned(),
             document,
             generation,
+            plan: String::new(),
             state: State::Active,
             previous: None,
             refused: None,
             rewind: None,
+            before_rewind: None,
             ran: false,
             incarnation: 0,
             done: Done::default(),

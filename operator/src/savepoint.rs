@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::{Api, Resource as _, ResourceExt as _};
@@ -18,10 +18,16 @@ use streamforge_core::units::ByteSize;
 use streamforge_crds::v1alpha1::{DeletionPolicy, Savepoint, SavepointStatus, StreamJob};
 use streamforge_host::{Ask, SavepointState};
 
-use crate::apply::{STATUS_MANAGER, is_gone};
+use crate::apply::{STATUS_MANAGER, is_conflict, is_gone};
 use crate::controller::Context;
+use crate::events;
+use crate::names::Names;
+use crate::one_line::one_line;
 use crate::stores::Opener;
 use crate::stream_job::error::{Error, chain};
+use crate::stream_job::pass::status::publish;
+use crate::stream_job::report::Phase;
+use crate::stream_job::validate::Problem;
 use crate::stream_job::{conditions, coordinate, keep, validate};
 
 /// The finalizer of one whose copy goes with it.
@@ -33,8 +39,14 @@ const PLACE: &str = "streamforge.io/place";
 /// How often one that is under way is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often one whose job does not run is looked at.
+/// How often one is looked at that waits for something else.
 const LOOK_AGAIN_LATER: Duration = Duration::from_secs(10);
+
+/// How often one is looked at that has waited for long: the watch of jobs tells of the job that it waits for.
+const LOOK_AGAIN_SELDOM: Duration = Duration::from_secs(300);
+
+/// How long a savepoint whose resource is being deleted may take to end: its copy cannot be deleted before.
+const END_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long deleting the copy may take before the resource goes without.
 const DELETE_WITHIN: Duration = Duration::from_secs(60);
@@ -57,16 +69,18 @@ pub async fn reconcile(resource: Arc<Savepoint>, context: Arc<Context>) -> Resul
     if resource.metadata.deletion_timestamp.is_some() {
         return pass.delete().await;
     }
-    let phase = resource
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Completed" | "Failed")) {
+    // The policy may be edited at any time, also of one that is whole.
+    let deletes = resource.spec.deletion_policy == DeletionPolicy::Delete;
+    if deletes != pass.has_finalizer() {
+        pass.set_finalizer(deletes).await?;
+        return Ok(Action::requeue(LOOK_AGAIN));
+    }
+    if is_over(&resource) {
         return Ok(Action::await_change());
     }
-    if resource.spec.deletion_policy == DeletionPolicy::Delete && !pass.has_finalizer() {
-        pass.set_finalizer(true).await?;
-        return Ok(Action::requeue(LOOK_AGAIN));
+    if let Some(problem) = problem(&resource) {
+        let status = in_phase("Failed", problem.to_string());
+        return pass.report(status, LOOK_AGAIN_LATER).await;
     }
     pass.take().await
 }
@@ -86,6 +100,41 @@ pub fn again(resource: Arc<Savepoint>, error: &Error, _: Arc<Context>) -> Action
     Action::requeue(LOOK_AGAIN_LATER)
 }
 
+/// What is wrong with a savepoint whatever happens around it.
+#[must_use]
+pub fn problem(savepoint: &Savepoint) -> Option<Problem> {
+    let job = Names::of(&savepoint.spec.job).err()?;
+    let cure = "name a StreamJob of this namespace";
+    Some(Problem::new("spec.job", job.to_string(), cure))
+}
+
+/// Said of one whose job is not there.
+#[must_use]
+pub fn no_job(name: &str) -> String {
+    format!("there is no StreamJob {} in this namespace", one_line(name))
+}
+
+/// Whether it waits for this job.
+#[must_use]
+pub fn waits_for(savepoint: &Savepoint, job: &StreamJob) -> bool {
+    savepoint.namespace() == job.namespace()
+        && savepoint.spec.job == job.name_any()
+        && !is_over(savepoint)
+}
+
+/// It is whole, or will never be.
+fn is_over(savepoint: &Savepoint) -> bool {
+    let status = savepoint.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Completed" | "Failed"))
+}
+
+/// After how long one of this age is looked at again whose job is not there, or at rest.
+fn look_again(age: SignedDuration) -> Duration {
+    let age = Duration::try_from(age).unwrap_or_default();
+    (age / 4).clamp(LOOK_AGAIN_LATER, LOOK_AGAIN_SELDOM)
+}
+
 /// What it waits for at first.
 const WAITS: &str = "it waits for its checkpoint";
 
@@ -95,6 +144,11 @@ fn in_phase(phase: &str, reason: String) -> SavepointStatus {
         reason: Some(reason),
         ..SavepointStatus::default()
     }
+}
+
+fn unreadable(job: &str) -> SavepointStatus {
+    let reason = format!("what is kept of StreamJob {job} cannot be read");
+    in_phase("Pending", reason)
 }
 
 struct Pass<'a> {
@@ -112,6 +166,12 @@ impl Pass<'_> {
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
         Api::namespaced(self.context.client.clone(), &self.namespace())
+    }
+
+    fn age(&self) -> SignedDuration {
+        let made = self.resource.metadata.creation_timestamp.as_ref();
+        made.map(|made| Timestamp::now().duration_since(made.0))
+            .unwrap_or_default()
     }
 
     /// The name of the copy: another resource of the same name is another copy.
@@ -132,17 +192,19 @@ impl Pass<'_> {
             source,
         })?;
         let Some(job) = job else {
-            let reason = format!("there is no StreamJob {name} in this namespace");
-            return self
-                .report(in_phase("Pending", reason), LOOK_AGAIN_LATER)
-                .await;
+            let status = in_phase("Pending", no_job(name));
+            return self.report(status, look_again(self.age())).await;
         };
         let uid = job.uid().unwrap_or_default();
         let Some(coordinator) = self.context.fleet.get(&uid) else {
             let reason = format!("StreamJob {name} does not run");
-            return self
-                .report(in_phase("Pending", reason), LOOK_AGAIN_LATER)
-                .await;
+            let rests = Phase::of(job.status.as_ref()).is_some_and(Phase::is_at_rest);
+            let wait = if rests {
+                look_again(self.age())
+            } else {
+                LOOK_AGAIN_LATER
+            };
+            return self.report(in_phase("Pending", reason), wait).await;
         };
         let copy = self.copy_name();
         let asked = coordinator
@@ -151,6 +213,12 @@ impl Pass<'_> {
         match asked.await {
             Ok(Some(state)) => self.on_state(&job, state).await,
             Ok(None) => {
+                // First of all it is noted where the copy will be: whoever deletes the resource meanwhile
+                // deletes what there is of it.
+                let Some(place) = self.place(&job).await? else {
+                    return self.report(unreadable(name), LOOK_AGAIN_LATER).await;
+                };
+                self.keep_place(&place).await?;
                 let ordered = coordinator
                     .orders
                     .ask(|answer| Ask::Savepoint(copy, false, answer));
@@ -190,12 +258,8 @@ impl Pass<'_> {
                 ..
             } => {
                 let Some(place) = self.place(job).await? else {
-                    let reason = format!(
-                        "what is kept of StreamJob {} cannot be read",
-                        job.name_any()
-                    );
                     return self
-                        .report(in_phase("Pending", reason), LOOK_AGAIN_LATER)
+                        .report(unreadable(&job.name_any()), LOOK_AGAIN_LATER)
                         .await;
                 };
                 self.keep_place(&place).await?;
@@ -217,16 +281,18 @@ impl Pass<'_> {
     /// Where the copy is.
     async fn place(&self, job: &StreamJob) -> Result<Option<S3Place>, Error> {
         let kept = keep::read(&self.context.client, job).await?;
-        let Some(kept) = kept else { return Ok(None) };
+        let Some(record) = kept.record else {
+            return Ok(None);
+        };
         let mut of_record = job.clone();
-        match serde_json::from_value(kept.record.document.clone()) {
+        match serde_json::from_value(record.document.clone()) {
             Ok(spec) => of_record.spec = spec,
             Err(_) => return Ok(None),
         }
         let Ok(desired) = validate::validate(&of_record, &self.context.settings) else {
             return Ok(None);
         };
-        let mut place = coordinate::place(&desired, &kept.record);
+        let mut place = coordinate::place(&desired, &record);
         let folder = savepoint::folder(&self.copy_name());
         place.prefix = format!("{}/{}", place.prefix, folder.trim_end_matches('/'));
         Ok(Some(place))
@@ -234,6 +300,9 @@ impl Pass<'_> {
 
     async fn keep_place(&self, place: &S3Place) -> Result<(), Error> {
         let place = serde_json::to_string(place).expect("a place has texts as keys");
+        if self.resource.annotations().get(PLACE) == Some(&place) {
+            return Ok(());
+        }
         let patch = json!({"metadata": {"annotations": {PLACE: place}}});
         let savepoints: Api<Savepoint> = self.api();
         let name = self.resource.name_any();
@@ -265,6 +334,15 @@ impl Pass<'_> {
             what: "write the status of the Savepoint",
             source,
         })?;
+        let before = self.resource.status.as_ref();
+        if let Some(event) = events::of_savepoint(&name, before, &status) {
+            publish(
+                &self.context.recorder,
+                &self.resource.object_ref(&()),
+                event,
+            )
+            .await;
+        }
         Ok(Action::requeue(wait))
     }
 
@@ -279,7 +357,8 @@ impl Pass<'_> {
         self.resource.finalizers().iter().any(|it| it == FINALIZER)
     }
 
-    async fn set_finalizer(&self, there: bool) -> Result<(), Error> {
+    /// Whether it is set now: not if somebody else has just changed the resource.
+    async fn set_finalizer(&self, there: bool) -> Result<bool, Error> {
         let mut finalizers = self.resource.finalizers().to_vec();
         finalizers.retain(|it| it != FINALIZER);
         if there {
@@ -296,37 +375,111 @@ impl Pass<'_> {
             .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
             .await;
         match patched {
+            Err(source) if is_conflict(&source) => Ok(false),
             Err(source) if !is_gone(&source) => Err(Error::Api {
                 what: "set the finalizer of the Savepoint",
                 source,
             }),
-            _ => Ok(()),
+            _ => Ok(true),
         }
+    }
+
+    /// Whether a coordinator still makes it: what it copies afterwards nobody would delete.
+    async fn is_under_way(&self) -> bool {
+        let asked = self.resource.metadata.deletion_timestamp.as_ref();
+        let since = asked.map(|asked| Timestamp::now().duration_since(asked.0));
+        if since.is_none_or(|since| since > END_WITHIN) {
+            return false;
+        }
+        let jobs: Api<StreamJob> = self.api();
+        let job = jobs.get_metadata_opt(&self.resource.spec.job).await;
+        let uid = job.ok().flatten().and_then(|job| job.uid());
+        let coordinator = uid.and_then(|uid| self.context.fleet.get(&uid));
+        let Some(coordinator) = coordinator else {
+            return false;
+        };
+        let copy = self.copy_name();
+        let asked = coordinator
+            .orders
+            .ask(|answer| Ask::SavepointState(copy, answer));
+        let state = asked.await.ok().flatten();
+        matches!(
+            state,
+            Some(SavepointState::Pending | SavepointState::InProgress)
+        )
     }
 
     async fn delete(&self) -> Result<Action, Error> {
         if !self.has_finalizer() {
             return Ok(Action::await_change());
         }
-        let place = self.resource.annotations().get(PLACE);
+        if self.is_under_way().await {
+            return Ok(Action::requeue(LOOK_AGAIN));
+        }
+        let deletes = self.resource.spec.deletion_policy == DeletionPolicy::Delete;
+        let place = self.resource.annotations().get(PLACE).filter(|_| deletes);
         let place: Option<S3Place> = place.and_then(|json| serde_json::from_str(json).ok());
         // Whoever may write the resource may write the annotation, too.
         if let Some(place) = place.filter(|place| self.is_own(place)) {
             let namespace = self.namespace();
+            let user = self.resource.uid().unwrap_or_default();
             let opener = Opener {
                 client: &self.context.client,
                 namespace: &namespace,
                 work_dir: &self.context.work_dir,
+                proven: &self.context.proven,
+                users: &self.context.users,
+                user: &user,
             };
             let name = self.resource.name_any();
             // A store that is gone for good must not keep the resource for ever.
             match tokio::time::timeout(DELETE_WITHIN, opener.clear(&place)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(name, "the copy is left: {}", chain(&error)),
-                Err(_) => tracing::warn!(name, "the copy is left: the store did not answer"),
+                Ok(Err(error)) => {
+                    tracing::warn!(namespace, name, "the copy is left: {}", chain(&error));
+                }
+                Err(_) => {
+                    let reason = "the store did not answer";
+                    tracing::warn!(namespace, name, "the copy is left: {reason}");
+                }
             }
+            self.context.users.forget(&user);
         }
-        self.set_finalizer(false).await?;
+        if !self.set_finalizer(false).await? {
+            return Ok(Action::requeue(LOOK_AGAIN));
+        }
         Ok(Action::await_change())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream_job::testing::{job, with_metadata};
+
+    #[test]
+    fn savepoint_whose_job_is_gone_is_looked_at_seldom_once_it_has_waited_for_long() {
+        let waits = [0, 40, 60, 600, 3_600, 1_000_000].map(|seconds| {
+            let wait = look_again(SignedDuration::from_secs(seconds));
+            wait.as_secs()
+        });
+        assert_eq!(waits, [10, 10, 15, 150, 300, 300]);
+    }
+
+    #[test]
+    fn savepoint_waits_for_the_job_that_it_names_until_it_is_over() {
+        let savepoint = |name: &str, phase: &str| -> Savepoint {
+            serde_json::from_value(json!({
+                "apiVersion": "streamforge.io/v1alpha1", "kind": "Savepoint",
+                "metadata": {"name": "nightly", "namespace": "team"},
+                "spec": {"job": name}, "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        assert!(waits_for(&savepoint("clicks", "Pending"), &job()));
+        assert!(!waits_for(&savepoint("visits", "Pending"), &job()));
+        assert!(!waits_for(&savepoint("clicks", "Completed"), &job()));
+        let elsewhere = with_metadata(&job(), "/namespace", json!("other"));
+        assert!(!waits_for(&savepoint("clicks", "Pending"), &elsewhere));
     }
 }

@@ -7,6 +7,8 @@ use serde::Deserialize;
 use streamforge_core::s3::{AddressError, S3Access, S3Place};
 use streamforge_core::secret_name::is_secret_name;
 
+use crate::seal::Seal;
+
 /// Where a task manager listens for rows of others.
 pub const EXCHANGE_PORT: i32 = 7101;
 
@@ -14,7 +16,7 @@ pub const EXCHANGE_PORT: i32 = 7101;
 pub const METRICS_PORT: i32 = 8080;
 
 /// What the operator is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Host and port where task managers reach the coordinator.
     pub coordinator: String,
@@ -22,6 +24,8 @@ pub struct Settings {
     pub task_manager_image: String,
     /// Stores that jobs may use without credentials of their own.
     pub shared_stores: Vec<SharedStore>,
+    /// For what is kept where others may write.
+    pub seal: Seal,
 }
 
 /// A place in a bucket that the operator's own identity may be used for, by jobs of some namespaces.
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_store_covers_what_is_below_it_for_its_namespaces_only() {
+    fn attack_48_shared_store_covers_what_is_below_it_for_its_namespaces_only() {
         let json = r#"[{"uri": "s3://team/jobs", "namespaces": ["a", "b"]}]"#;
         let [store] = &SharedStore::parse_list(json).unwrap()[..] else {
             panic!("one store")

@@ -11,10 +11,14 @@
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::record::{Previous, Record, Refused, State};
+use crate::record::{Lived, Previous, Record, Refused, State};
 
 /// How long a coordinator has to find its task managers before it is judged.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+
+/// After so many stops in a row without their savepoint the job goes without one: what keeps it from being made may be
+/// what a person wants to mend. Its next start goes back to the newest checkpoint, as this one's would.
+const STOPS_MAX: u32 = 2;
 
 /// What a person wants.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,16 +29,26 @@ pub struct Wanted {
     pub generation: i64,
     /// The document, which is valid.
     pub document: Value,
+    /// Hash of its plan.
+    pub plan: String,
+    /// Its parallelism.
+    pub parallelism: u32,
     /// How it differs from the one on record.
     pub edit: Edit,
+    /// What is on record is no document that this operator can run.
+    pub mends: bool,
     /// It is not to run.
     pub suspend: bool,
-    /// An upgrade that is not healthy after this is rolled back.
-    pub rollback_after: SignedDuration,
+    /// An upgrade that has completed no checkpoint after this is rolled back.
+    pub healthy_within: SignedDuration,
     /// The annotation `streamforge.io/restart`.
     pub restart: Option<String>,
     /// The annotation `streamforge.io/rewind-to`.
     pub rewind_to: Option<String>,
+    /// The annotation `streamforge.io/accept-lost-marker`.
+    pub accept_lost_marker: Option<String>,
+    /// What is known of the job if there is no record.
+    pub lived: Lived,
 }
 
 /// How one document differs from another, by what it takes to go from one to the other.
@@ -69,6 +83,10 @@ pub enum Run {
         how: Ended,
         /// It was started with what is on record.
         is_current: bool,
+        /// For how long this operator has tried to run it, without rows that flowed.
+        tried: SignedDuration,
+        /// Stops in a row, this one included, that came to nothing.
+        stops_failed_n: u32,
     },
 }
 
@@ -81,6 +99,8 @@ pub struct Alive {
     pub is_running: bool,
     /// It was told to stop, or is at its end: that is waited for.
     pub is_stopping: bool,
+    /// Its last stop came to nothing a moment ago: it runs on before another one is tried.
+    pub stop_failed: bool,
     /// Since it was started.
     pub age: SignedDuration,
     /// What its savepoints are called after: another coordinator's have other names.
@@ -98,13 +118,26 @@ pub enum Ended {
     Finished,
     /// By an order.
     Stopped {
-        /// The job has read something: there is a checkpoint.
-        has_state: bool,
+        /// The savepoint that was ordered with it is not there.
+        failed: Option<Unsaved>,
     },
+    /// The checkpoint to go back to is not there; nothing was changed.
+    NotRetained(String),
     /// The job cannot go on.
     Failed(String),
     /// Something around it: the store, or another coordinator. It is started again.
     Broken(String),
+}
+
+/// A stop without the savepoint that was ordered with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unsaved {
+    /// Why.
+    pub reason: String,
+    /// The newest checkpoint; `None`: no row was ever read.
+    pub checkpoint: Option<u64>,
+    /// Staged intervals that the next start publishes.
+    pub unpublished_n: usize,
 }
 
 /// What is to be done.
@@ -145,10 +178,24 @@ fn begin(wanted: Option<&Wanted>) -> Step {
     let Some(wanted) = wanted else {
         return Step::Wait;
     };
-    let mut record = Record::new(&wanted.uid, wanted.document.clone(), wanted.generation);
-    record.done.restart.clone_from(&wanted.restart);
+    let lived = &wanted.lived;
+    if lived
+        .refused
+        .as_ref()
+        .is_some_and(|it| it.plan == wanted.plan)
+    {
+        // What ran instead was lost with the record: somebody has to say what is to run.
+        return Step::Wait;
+    }
+    let mut record = Record {
+        plan: wanted.plan.clone(),
+        incarnation: lived.incarnation,
+        ran: lived.ran,
+        ..Record::new(&wanted.uid, wanted.document.clone(), wanted.generation)
+    };
     // What was asked of an earlier life is not done again.
     record.done.rewind_to.clone_from(&wanted.rewind_to);
+    record = answered(wanted, record);
     if wanted.suspend {
         record.state = State::Suspended;
     }
@@ -157,17 +204,45 @@ fn begin(wanted: Option<&Wanted>) -> Step {
 
 fn active(now: Timestamp, wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
     match run {
-        Run::None => Step::Start,
+        Run::None => start(wanted, record),
         Run::Ended {
             is_current: false, ..
-        } => Step::Start,
-        Run::Ended { how, .. } => over(now, wanted, record, how),
+        } => start(wanted, record),
+        // Without its savepoint a stop is none at first, but for who does without the state.
+        Run::Ended {
+            how: Ended::Stopped { failed: Some(_) },
+            stops_failed_n,
+            ..
+        } if *stops_failed_n < STOPS_MAX && !wanted.is_some_and(|it| it.edit.stateless) => {
+            start(wanted, record)
+        }
+        Run::Ended { how, tried, .. } => over(now, wanted, record, (how, *tried)),
         Run::Alive(alive) => alive_step(now, wanted, record, alive),
     }
 }
 
+/// What is on record is started; if it is nothing that can be, what is wanted comes in its place.
+fn start(wanted: Option<&Wanted>, record: &Record) -> Step {
+    match wanted {
+        Some(wanted) if wanted.mends && is_wanted(wanted, record) => {
+            let begun = begun(wanted, record);
+            Step::Write(if wanted.suspend {
+                at_rest(&begun)
+            } else {
+                begun
+            })
+        }
+        _ => Step::Start,
+    }
+}
+
 /// The coordinator has ended.
-fn over(now: Timestamp, wanted: Option<&Wanted>, record: &Record, ended: &Ended) -> Step {
+fn over(
+    now: Timestamp,
+    wanted: Option<&Wanted>,
+    record: &Record,
+    (ended, tried): (&Ended, SignedDuration),
+) -> Step {
     match ended {
         Ended::Finished => Step::Write(Record {
             state: State::Finished { at: now },
@@ -175,17 +250,19 @@ fn over(now: Timestamp, wanted: Option<&Wanted>, record: &Record, ended: &Ended)
             ..record.clone()
         }),
         Ended::Stopped { .. } => match wanted {
-            Some(wanted) if wanted.suspend => Step::Write(Record {
-                state: State::Suspended,
-                previous: None,
-                ..record.clone()
-            }),
+            Some(wanted) if wanted.suspend => Step::Write(at_rest(record)),
             Some(wanted) if is_wanted(wanted, record) && wanted.edit.upgrade => {
                 Step::Write(upgraded(now, wanted, record))
             }
             // Nobody wants it stopped any more.
-            _ => Step::Start,
+            _ => start(wanted, record),
         },
+        Ended::NotRetained(_) if record.rewind.is_some() => Step::Write(Record {
+            rewind: None,
+            before_rewind: None,
+            ..record.clone()
+        }),
+        Ended::NotRetained(_) => start(wanted, record),
         Ended::Failed(reason) => match &record.previous {
             Some(previous) => Step::Write(rolled_back(record, previous, reason)),
             None => Step::Write(Record {
@@ -196,18 +273,20 @@ fn over(now: Timestamp, wanted: Option<&Wanted>, record: &Record, ended: &Ended)
                 ..record.clone()
             }),
         },
-        Ended::Broken(reason) => broken(now, wanted, record, reason),
+        Ended::Broken(reason) => broken(now, wanted, record, (reason, tried)),
     }
 }
 
 /// It could not be started, or something around it ended it. What cannot be started with this document
 /// may be with another one.
-fn broken(now: Timestamp, wanted: Option<&Wanted>, record: &Record, reason: &str) -> Step {
+fn broken(
+    now: Timestamp,
+    wanted: Option<&Wanted>,
+    record: &Record,
+    (reason, tried): (&str, SignedDuration),
+) -> Step {
     match (wanted, &record.previous) {
-        (Some(wanted), _) if wanted.suspend => Step::Write(Record {
-            state: State::Suspended,
-            ..record.clone()
-        }),
+        (Some(wanted), _) if wanted.suspend => Step::Write(at_rest(record)),
         (Some(wanted), _)
             if is_wanted(wanted, record) && wanted.generation != record.generation =>
         {
@@ -216,13 +295,17 @@ fn broken(now: Timestamp, wanted: Option<&Wanted>, record: &Record, reason: &str
             }
             Step::Write(taken(wanted, record))
         }
-        (Some(wanted), Some(previous))
-            if now.duration_since(previous.since) > wanted.rollback_after =>
-        {
+        (Some(wanted), Some(previous)) if is_late(now, wanted, previous, tried) => {
             Step::Write(rolled_back(record, previous, reason))
         }
-        _ => Step::Start,
+        _ => start(wanted, record),
     }
+}
+
+/// Whether an upgrade had its time, and this operator has tried for long enough: nobody may have for hours.
+fn is_late(now: Timestamp, wanted: &Wanted, previous: &Previous, tried: SignedDuration) -> bool {
+    let limit = wanted.healthy_within;
+    now.duration_since(previous.since) > limit && tried > limit.min(PATIENCE)
 }
 
 fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &Alive) -> Step {
@@ -241,6 +324,7 @@ fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &
     if record.rewind.is_some() && alive.is_running {
         return Step::Write(Record {
             rewind: None,
+            before_rewind: None,
             ..record.clone()
         });
     }
@@ -251,18 +335,7 @@ fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &
                 ..record.clone()
             });
         }
-        let limit = wanted.map(|wanted| wanted.rollback_after);
-        let is_late = limit.is_some_and(|limit| {
-            now.duration_since(previous.since) > limit && alive.age > limit.min(PATIENCE)
-        });
-        // An interval that is longer than the limit is no illness.
-        if is_late && alive.is_running {
-            return Step::Write(Record {
-                previous: None,
-                ..record.clone()
-            });
-        }
-        if is_late {
+        if wanted.is_some_and(|wanted| is_late(now, wanted, previous, alive.age)) {
             let reason = "it was not healthy in time (upgrade.rollbackAfter)";
             return Step::Write(rolled_back(record, previous, reason));
         }
@@ -274,39 +347,48 @@ fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &
         return stop("suspend", wanted, alive);
     }
     if wanted.rewind_to != record.done.rewind_to {
-        let mut record = record.clone();
-        record.done.rewind_to.clone_from(&wanted.rewind_to);
-        record.rewind.clone_from(&wanted.rewind_to);
-        return Step::Write(record);
+        return Step::Write(rewound(wanted, record));
     }
-    if wanted.restart != record.done.restart {
-        let mut record = record.clone();
-        record.done.restart.clone_from(&wanted.restart);
-        return Step::Write(record);
+    if !is_answered(wanted, record) {
+        return Step::Write(answered(wanted, record.clone()));
     }
     if !is_wanted(wanted, record) {
-        return Step::Wait;
+        return scale_alone(wanted, record, alive);
     }
     edit(now, wanted, record, alive)
 }
 
+/// The document is not to be tried, but if it was edited since, then perhaps in how many subtasks there are to be.
+fn scale_alone(wanted: &Wanted, record: &Record, alive: &Alive) -> Step {
+    let refused = record.refused.as_ref().map(|refused| refused.generation);
+    let on_record = record.document["parallelism"].as_u64();
+    let on_record = on_record.and_then(|n| u32::try_from(n).ok());
+    let parallelism = match on_record {
+        Some(n) if refused == Some(wanted.generation) => n,
+        _ => wanted.parallelism,
+    };
+    if alive.wanted != parallelism {
+        return Step::Scale(parallelism);
+    }
+    if on_record == Some(parallelism) {
+        return Step::Wait;
+    }
+    let mut record = record.clone();
+    record.document["parallelism"] = parallelism.into();
+    Step::Write(record)
+}
+
 fn edit(now: Timestamp, wanted: &Wanted, record: &Record, alive: &Alive) -> Step {
-    let Edit {
-        upgrade,
-        parallelism,
-        ..
-    } = wanted.edit;
-    if upgrade {
-        if alive.is_running {
+    if wanted.edit.upgrade {
+        if alive.is_running || alive.stop_failed {
             return stop("upgrade", wanted, alive);
         }
         // What does not run cannot be stopped with a savepoint: the newest checkpoint is what there is.
         return Step::Write(upgraded(now, wanted, record));
     }
-    if let Some(parallelism) = parallelism
-        && alive.wanted != parallelism
-    {
-        return Step::Scale(parallelism);
+    // What was ordered and taken back is on no record: the coordinator alone knows.
+    if alive.wanted != wanted.parallelism {
+        return Step::Scale(wanted.parallelism);
     }
     if wanted.generation != record.generation || !wanted.edit.is_none() {
         return Step::Write(taken(wanted, record));
@@ -319,32 +401,103 @@ fn taken(wanted: &Wanted, record: &Record) -> Record {
     Record {
         document: wanted.document.clone(),
         generation: wanted.generation,
+        plan: wanted.plan.clone(),
         refused: None,
         ..record.clone()
     }
 }
 
-/// Whether this document is to be tried: one that was rolled back is not, until it is edited.
-fn is_wanted(wanted: &Wanted, record: &Record) -> bool {
+/// Whether the job is to be stopped, for good or for another document.
+#[must_use]
+pub fn is_to_stop(wanted: Option<&Wanted>, record: Option<&Record>) -> bool {
+    let (Some(wanted), Some(record)) = (wanted, record) else {
+        return false;
+    };
+    let upgrades = wanted.edit.upgrade && is_wanted(wanted, record);
+    record.state == State::Active && (wanted.suspend || upgrades)
+}
+
+/// A job that is stopped for good, or for another document that takes its state, though no savepoint was made; what is
+/// told of it. `next` is what is written next.
+#[must_use]
+pub fn without_savepoint<'r>(run: &'r Run, record: &Record, next: &Record) -> Option<&'r Unsaved> {
+    let Run::Ended { how, .. } = run else {
+        return None;
+    };
+    let Ended::Stopped { failed } = how else {
+        return None;
+    };
+    let goes_over = next.state == State::Suspended || next.plan != record.plan;
+    let has_state = next.incarnation == record.incarnation;
+    failed.as_ref().filter(|_| goes_over && has_state)
+}
+
+/// Whether this document is to be tried: one that was rolled back is not, until its plan is edited.
+#[must_use]
+pub fn is_wanted(wanted: &Wanted, record: &Record) -> bool {
     let refused = record.refused.as_ref();
-    refused.is_none_or(|refused| refused.generation != wanted.generation)
+    refused.is_none_or(|refused| refused.plan != wanted.plan)
 }
 
 fn upgraded(now: Timestamp, wanted: &Wanted, record: &Record) -> Record {
-    let previous = Previous {
-        document: record.document.clone(),
-        generation: record.generation,
-        since: now,
+    // One that never proved itself is nothing to go back to: what it came after is.
+    let proven = match &record.previous {
+        Some(previous) => previous.clone(),
+        None => Previous {
+            document: record.document.clone(),
+            generation: record.generation,
+            plan: record.plan.clone(),
+            since: now,
+        },
     };
-    let stateless = wanted.edit.stateless;
+    let goes_back = proven.plan == wanted.plan;
+    let previous = Previous {
+        since: now,
+        ..proven
+    };
     Record {
-        document: wanted.document.clone(),
-        generation: wanted.generation,
-        // Without its state there is nothing to go back to.
-        previous: (!stateless).then_some(previous),
-        refused: None,
-        incarnation: record.incarnation + u32::from(stateless),
-        ran: record.ran && !stateless,
+        // Without its state there is nothing to go back to either.
+        previous: (!wanted.edit.stateless && !goes_back).then_some(previous),
+        ..begun(wanted, record)
+    }
+}
+
+/// The document that is wanted comes in the place of what is on record, without looking back.
+fn begun(wanted: &Wanted, record: &Record) -> Record {
+    let again = Record {
+        state: State::Active,
+        previous: None,
+        ..taken(wanted, record)
+    };
+    if !wanted.edit.stateless {
+        return again;
+    }
+    Record {
+        incarnation: record.incarnation + 1,
+        ran: false,
+        // What it could go back to is not in its new folder.
+        rewind: None,
+        before_rewind: None,
+        ..again
+    }
+}
+
+/// The next start goes back to the checkpoint that somebody wants to go back to, if that was not done.
+fn rewound(wanted: &Wanted, record: &Record) -> Record {
+    let mut record = record.clone();
+    if wanted.rewind_to != record.done.rewind_to {
+        record.done.rewind_to.clone_from(&wanted.rewind_to);
+        record.rewind.clone_from(&wanted.rewind_to);
+        record.before_rewind = None;
+    }
+    record
+}
+
+/// Stopped, and with nothing to be rolled back to.
+fn at_rest(record: &Record) -> Record {
+    Record {
+        state: State::Suspended,
+        previous: None,
         ..record.clone()
     }
 }
@@ -353,9 +506,11 @@ fn rolled_back(record: &Record, previous: &Previous, reason: &str) -> Record {
     Record {
         document: previous.document.clone(),
         generation: previous.generation,
+        plan: previous.plan.clone(),
         previous: None,
         refused: Some(Refused {
             generation: record.generation,
+            plan: record.plan.clone(),
             reason: reason.to_owned(),
         }),
         ..record.clone()
@@ -367,14 +522,12 @@ fn suspended(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
         return Step::Abandon;
     }
     match wanted {
-        // What was edited meanwhile is taken as it is: nothing runs that could be rolled back to.
-        Some(wanted) if !wanted.suspend => Step::Write(Record {
+        Some(wanted) if !wanted.suspend && !is_wanted(wanted, record) => Step::Write(Record {
             state: State::Active,
-            document: wanted.document.clone(),
-            generation: wanted.generation,
-            incarnation: record.incarnation + u32::from(wanted.edit.stateless),
-            ..record.clone()
+            ..rewound(wanted, record)
         }),
+        // What was edited meanwhile is taken as it is: nothing runs that could be rolled back to.
+        Some(wanted) if !wanted.suspend => Step::Write(begun(wanted, &rewound(wanted, record))),
         _ => Step::Wait,
     }
 }
@@ -386,27 +539,32 @@ fn failed(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
     let Some(wanted) = wanted else {
         return Step::Wait;
     };
-    let asked = wanted.restart != record.done.restart;
+    let is_new = |asked: &Option<String>, done: &Option<String>| asked.is_some() && asked != done;
+    let asked = wanted.restart != record.done.restart
+        || is_new(&wanted.rewind_to, &record.done.rewind_to)
+        || is_new(&wanted.accept_lost_marker, &record.done.accept_lost_marker);
     if wanted.suspend && wanted.generation != record.generation {
-        return Step::Write(Record {
-            state: State::Suspended,
-            ..record.clone()
-        });
+        return Step::Write(at_rest(record));
     }
     let is_edited = wanted.generation != record.generation && is_wanted(wanted, record);
     if asked || is_edited {
-        let mut again = Record {
-            state: State::Active,
-            document: wanted.document.clone(),
-            generation: wanted.generation,
-            refused: None,
-            incarnation: record.incarnation + u32::from(wanted.edit.stateless),
-            ..record.clone()
-        };
-        again.done.restart.clone_from(&wanted.restart);
-        return Step::Write(again);
+        let again = begun(wanted, &rewound(wanted, record));
+        return Step::Write(answered(wanted, again));
     }
     Step::Wait
+}
+
+/// Whether the coordinator of now came after all that is asked of the next one.
+fn is_answered(wanted: &Wanted, record: &Record) -> bool {
+    let done = &record.done;
+    wanted.restart == done.restart && wanted.accept_lost_marker == done.accept_lost_marker
+}
+
+fn answered(wanted: &Wanted, mut record: Record) -> Record {
+    record.done.restart.clone_from(&wanted.restart);
+    let accepted = &wanted.accept_lost_marker;
+    record.done.accept_lost_marker.clone_from(accepted);
+    record
 }
 
 fn ended_for_good(run: &Run) -> Step {
@@ -419,6 +577,9 @@ fn ended_for_good(run: &Run) -> Step {
 /// A stop. A savepoint is of one coordinator: one that an earlier coordinator made is older than what
 /// is being stopped. What does not run has nothing to be saved that its newest checkpoint has not.
 fn stop(why: &str, wanted: &Wanted, alive: &Alive) -> Step {
+    if alive.stop_failed {
+        return Step::Wait;
+    }
     let name = || format!("{why}-{}-{}", wanted.generation, alive.generation);
     Step::Stop {
         savepoint: alive.is_running.then(name),

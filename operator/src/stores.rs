@@ -5,13 +5,19 @@
 //! resource: a job that was deleted and created again never reads what another one wrote.
 //!
 //! Credentials are read from the one Secret that the document names, and kept as files in a folder in
-//! memory, never anywhere else.
+//! memory, never anywhere else. A coordinator's store has them read anew when they are refused.
 
+mod bounded;
+mod renewed;
+
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use streamforge_core::s3::{AddressError, S3Place};
@@ -19,7 +25,10 @@ use streamforge_core::savepoint::SAVEPOINTS;
 use streamforge_crds::v1alpha1::{S3Access, StreamJobSpec};
 use streamforge_store::{ObjectStore, S3Store};
 
-use crate::apply::is_gone;
+use self::bounded::Bounded;
+use self::renewed::Renewed;
+use crate::apply::is_out_of_reach;
+use crate::credentials::{self, Users};
 
 /// What is read of a Secret, and how much of each at most: the folder is in memory.
 const KEYS: [&str; 4] = ["accessKeyId", "secretAccessKey", "sessionToken", "ca.crt"];
@@ -89,6 +98,34 @@ pub fn place_of(uri: &str, access: Option<&S3Access>) -> Result<S3Place, Error> 
     Ok(streamforge_plan::s3_place(uri, access)?)
 }
 
+/// How long a server that keeps its conditions is believed to go on doing so.
+const PROVEN_FOR: Duration = Duration::from_secs(3_600);
+
+/// A server, and a bucket there.
+type Bucket = (Option<String>, String);
+
+/// Servers that have proved that they keep conditions, and when: a thousand jobs need not have it proved a thousand
+/// times, with a hundred requests each.
+#[derive(Debug, Default)]
+pub struct Proven(Mutex<BTreeMap<Bucket, Instant>>);
+
+impl Proven {
+    fn bucket(place: &S3Place) -> Bucket {
+        (place.access.endpoint.clone(), place.bucket.clone())
+    }
+
+    fn has(&self, place: &S3Place) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = known.get(&Self::bucket(place));
+        at.is_some_and(|at| at.elapsed() < PROVEN_FOR)
+    }
+
+    fn note(&self, place: &S3Place) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(Self::bucket(place), Instant::now());
+    }
+}
+
 /// Opens stores for the jobs of one namespace.
 pub struct Opener<'a> {
     /// For secrets.
@@ -97,6 +134,12 @@ pub struct Opener<'a> {
     pub namespace: &'a str,
     /// A folder in memory.
     pub work_dir: &'a Path,
+    /// What is known of servers.
+    pub proven: &'a Proven,
+    /// Who uses which credentials.
+    pub users: &'a Arc<Users>,
+    /// The uid of whom this is done for.
+    pub user: &'a str,
 }
 
 impl Opener<'_> {
@@ -106,8 +149,34 @@ impl Opener<'_> {
     /// See [`Error`].
     pub async fn open(&self, place: &S3Place) -> Result<Arc<dyn ObjectStore>, Error> {
         let secrets = self.secrets(place).await?;
-        let opened = S3Store::open(place, Some(&secrets)).await;
-        Ok(Arc::new(opened.map_err(|source| failed(place, source))?))
+        let opened = if self.proven.has(place) {
+            S3Store::open_proven(place, Some(&secrets)).await
+        } else {
+            let opened = S3Store::open(place, Some(&secrets)).await;
+            opened.inspect(|_| self.proven.note(place))
+        };
+        let opened = opened.map_err(|source| failed(place, source))?;
+        let opened = Arc::new(Bounded(Arc::new(opened)));
+        let Some(name) = place.access.credentials_secret.clone() else {
+            return Ok(opened);
+        };
+        let (api, folder) = (self.api(), secrets.join(&name));
+        let users = Arc::clone(self.users);
+        let read = move || {
+            let (api, name, folder) = (api.clone(), name.clone(), folder.clone());
+            let users = Arc::clone(&users);
+            // Without an answer what was read before is all there is.
+            let read = async move {
+                let secret = api.get(&name).await;
+                secret.map(|secret| keep_within(&users, &folder, &secret))
+            };
+            read.map(|kept| matches!(kept, Ok(Ok(true)))).boxed()
+        };
+        Ok(Arc::new(Renewed::new(opened, Box::new(read))))
+    }
+
+    fn api(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), self.namespace)
     }
 
     /// Opens a place for reading.
@@ -117,7 +186,8 @@ impl Opener<'_> {
     pub async fn open_read_only(&self, place: &S3Place) -> Result<Arc<dyn ObjectStore>, Error> {
         let secrets = self.secrets(place).await?;
         let opened = S3Store::open_read_only(place, Some(&secrets)).await;
-        Ok(Arc::new(opened.map_err(|source| failed(place, source))?))
+        let opened = opened.map_err(|source| failed(place, source))?;
+        Ok(Arc::new(Bounded(Arc::new(opened))))
     }
 
     /// Deletes what a job wrote; its savepoints stay.
@@ -143,21 +213,24 @@ impl Opener<'_> {
 
     /// The folder of secrets for this place, with the one that it names.
     async fn secrets(&self, place: &S3Place) -> Result<PathBuf, Error> {
-        let folder = self.work_dir.join("secrets").join(self.namespace);
+        let folder = credentials::folder_of(self.work_dir, self.namespace);
         let Some(name) = &place.access.credentials_secret else {
             return Ok(folder);
         };
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
-        let secret = match secrets.get(name).await {
+        self.users.note(self.user, folder.join(name));
+        let secret = match self.api().get(name).await {
             Ok(secret) => secret,
             // In a namespace that is being deleted it may go before the job does.
-            Err(error) if is_gone(&error) && folder.join(name).is_dir() => return Ok(folder),
+            Err(error) if is_out_of_reach(&error) && folder.join(name).is_dir() => {
+                return Ok(folder);
+            }
             Err(source) => {
                 let name = name.clone();
                 return Err(Error::Secret { name, source });
             }
         };
-        keep(&folder.join(name), &secret).map_err(|source| Error::Keep {
+        let kept = keep_within(self.users, &folder.join(name), &secret);
+        kept.map_err(|source| Error::Keep {
             name: name.clone(),
             folder: folder.clone(),
             source,
@@ -173,21 +246,46 @@ fn failed(place: &S3Place, source: streamforge_store::Error) -> Error {
     }
 }
 
-/// Writes each key of a Secret to a file that nobody else reads.
-fn keep(folder: &Path, secret: &Secret) -> io::Result<()> {
+/// Keeps a Secret as [`keep`] does, if there is room for it.
+fn keep_within(users: &Users, folder: &Path, secret: &Secret) -> io::Result<bool> {
+    users.put(folder, sizes(secret), || keep(folder, secret))
+}
+
+/// Writes each key of a Secret to a file that nobody else reads. Says whether they were others before.
+fn keep(folder: &Path, secret: &Secret) -> io::Result<bool> {
     std::fs::create_dir_all(folder)?;
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
-    let known = secret.data.iter().flatten();
-    let known =
-        known.filter(|(key, value)| KEYS.contains(&key.as_str()) && value.0.len() <= KEY_BYTES_MAX);
-    for (key, value) in known {
+    let mut is_new = false;
+    for key in KEYS {
+        let value = secret.data.as_ref().and_then(|data| data.get(key));
+        let value = value.filter(|value| value.0.len() <= KEY_BYTES_MAX);
+        let before = std::fs::read(folder.join(key)).ok();
+        if before.as_ref() == value.map(|value| &value.0) {
+            continue;
+        }
+        is_new = true;
+        let Some(value) = value else {
+            std::fs::remove_file(folder.join(key))?; // new keys may be without a session
+            continue;
+        };
         // Written beside and renamed: whoever reads meanwhile sees the old one or the new one.
         let beside = folder.join(format!(".{key}"));
         std::fs::write(&beside, &value.0)?;
         std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600))?;
         std::fs::rename(&beside, folder.join(key))?;
     }
-    Ok(())
+    Ok(is_new)
+}
+
+/// Of what is kept of a Secret.
+fn sizes(secret: &Secret) -> impl Iterator<Item = u64> {
+    let values = KEYS
+        .into_iter()
+        .filter_map(|key| secret.data.as_ref()?.get(key));
+    let sizes = values.map(|value| value.0.len());
+    sizes
+        .filter(|size| *size <= KEY_BYTES_MAX)
+        .map(|size| size as u64)
 }
 
 #[cfg(test)]
@@ -211,17 +309,50 @@ mod tests {
     }
 
     #[test]
+    fn proof_of_one_bucket_is_none_of_another_or_of_another_server() {
+        let proven = Proven::default();
+        let place = |uri: &str| place(&spec(uri), "uid-1", 0).unwrap();
+        proven.note(&place("s3://bucket/a"));
+
+        assert!(proven.has(&place("s3://bucket/b")));
+        assert!(!proven.has(&place("s3://other/a")));
+        let mut elsewhere = place("s3://bucket/a");
+        elsewhere.access.endpoint = Some("http://minio:9000".to_owned());
+        assert!(!proven.has(&elsewhere));
+    }
+
+    fn secret(data: &[(&str, &str)]) -> Secret {
+        let value = |text: &str| k8s_openapi::ByteString(text.as_bytes().to_vec());
+        let data = data
+            .iter()
+            .map(|(key, text)| ((*key).to_owned(), value(text)));
+        Secret {
+            data: Some(data.collect()),
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn of_a_replaced_secret_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = [("accessKeyId", "a"), ("sessionToken", "s"), ("other", "o")];
+        keep(folder.path(), &secret(&old)).unwrap();
+
+        assert!(keep(folder.path(), &secret(&[("accessKeyId", "b")])).unwrap());
+
+        let files = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let files: Vec<_> = files.map(|it| it.file_name()).collect();
+        assert_eq!(files, ["accessKeyId"], "no session of before");
+    }
+
+    #[test]
     fn secret_is_kept_in_files_that_nobody_else_reads() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("ns/s3");
-        let value = k8s_openapi::ByteString(b"key".to_vec());
-        let secret = Secret {
-            data: Some([("accessKeyId".to_owned(), value)].into()),
-            ..Secret::default()
-        };
+        let secret = secret(&[("accessKeyId", "key")]);
 
-        keep(&place, &secret).unwrap();
-        keep(&place, &secret).unwrap();
+        assert!(keep(&place, &secret).unwrap());
+        assert!(!keep(&place, &secret).unwrap(), "the same again");
 
         let file = place.join("accessKeyId");
         assert_eq!(std::fs::read(&file).unwrap(), b"key");

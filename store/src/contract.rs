@@ -35,6 +35,7 @@ pub async fn check_contract_of_flat_names<S: ObjectStore + 'static>(open: impl F
     put_is_read_back_whole(&*open()).await;
     missing_object_is_none_and_not_an_error(&*open()).await;
     range_is_exact_and_beyond_the_end_is_an_error(&*open()).await;
+    object_that_is_longer_than_it_may_be_is_an_error(&*open()).await;
     create_if_absent_writes_once(&*open()).await;
     if_match_replaces_only_the_version_it_names(&*open()).await;
     listing_is_complete_ordered_and_by_plain_prefix(&*open()).await;
@@ -126,6 +127,25 @@ async fn range_is_exact_and_beyond_the_end_is_an_error(store: &impl ObjectStore)
             "{range:?}: {read:?}"
         );
     }
+}
+
+async fn object_that_is_longer_than_it_may_be_is_an_error(store: &impl ObjectStore) {
+    let content = Bytes::from(vec![7_u8; 300_000]);
+    let put = store.put("k", content.clone(), Condition::None).await;
+    assert!(matches!(put, Ok(Put::Done(_))), "{put:?}");
+
+    let read = store.get_within("k", 300_000).await;
+    let read = read.expect("it is no longer").expect("it is there");
+    assert!(read.bytes == content, "the content differs");
+    for bytes_max in [0, 299_999] {
+        let read = store.get_within("k", bytes_max).await;
+        assert!(
+            matches!(&read, Err(Error::TooLong { key, bytes_max: of, .. }) if key == "k" && *of == bytes_max),
+            "{bytes_max}: {read:?}"
+        );
+    }
+    let missing = store.get_within("missing", 0).await;
+    assert_eq!(missing.expect("get is answered"), None);
 }
 
 async fn create_if_absent_writes_once(store: &impl ObjectStore) {

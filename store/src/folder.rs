@@ -154,13 +154,18 @@ impl Inner {
         Ok(self.root.join(key))
     }
 
-    fn get(&self, key: &str) -> Result<Option<StoredObject>> {
+    fn get(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
         let path = self.path(key)?;
-        match fs::read(&path) {
-            Ok(bytes) => Ok(Some(StoredObject {
+        match read_within(&path, bytes_max) {
+            Ok(Some(bytes)) => Ok(Some(StoredObject {
                 etag: etag_of(&bytes),
                 bytes: bytes.into(),
             })),
+            Ok(None) => Err(Error::TooLong {
+                key: key.to_owned(),
+                location: self.root.display().to_string(),
+                bytes_max,
+            }),
             Err(e) if is_absence(&e) => Ok(None),
             Err(e) => Err(Error::from_io("read object", path, e)),
         }
@@ -299,6 +304,20 @@ impl Inner {
     }
 }
 
+/// What is in a file; `None`: more than there may be.
+fn read_within(path: &Path, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let file = fs::File::open(path)?;
+    let bytes_n = file.metadata()?.len();
+    if bytes_n > bytes_max {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(bytes_n).unwrap_or_default());
+    // It may grow meanwhile.
+    file.take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= bytes_max).then_some(bytes))
+}
+
 /// The name of a version is its content's hash: the same bytes are the same version.
 fn etag_of(bytes: &[u8]) -> ETag {
     ETag::new(format!("{:032x}-{}", xxh3_128(bytes), bytes.len()))
@@ -314,9 +333,9 @@ fn is_absence(error: &std::io::Error) -> bool {
 
 #[async_trait]
 impl ObjectStore for FolderStore {
-    async fn get(&self, key: &str) -> Result<Option<StoredObject>> {
+    async fn get_within(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
         let key = key.to_owned();
-        self.run(move |inner| inner.get(&key)).await
+        self.run(move |inner| inner.get(&key, bytes_max)).await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {

@@ -143,9 +143,23 @@ impl MemoryStore {
     /// # Errors
     /// As the trait says, and as the client's faults say.
     pub fn get_now(&self, key: &str) -> Result<Option<StoredObject>> {
+        self.get_within_now(key, u64::MAX)
+    }
+
+    fn get_within_now(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
         check_key(key)?;
         self.read(OperationKind::Get, key, |objects| {
-            Ok(objects.by_key.get(key).map(|object| StoredObject {
+            let Some(object) = objects.by_key.get(key) else {
+                return Ok(None);
+            };
+            if object.bytes.len() as u64 > bytes_max {
+                return Err(Error::TooLong {
+                    key: key.to_owned(),
+                    location: "memory".to_owned(),
+                    bytes_max,
+                });
+            }
+            Ok(Some(StoredObject {
                 bytes: object.bytes.clone(),
                 etag: etag(object.version),
             }))
@@ -296,8 +310,8 @@ fn slice(key: &str, bytes: &Bytes, range: &Range<u64>) -> Result<Bytes> {
 
 #[async_trait]
 impl ObjectStore for MemoryStore {
-    async fn get(&self, key: &str) -> Result<Option<StoredObject>> {
-        self.get_now(key)
+    async fn get_within(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
+        self.get_within_now(key, bytes_max)
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {

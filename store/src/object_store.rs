@@ -83,6 +83,8 @@ pub struct ObjectMeta {
 /// * No key may be a prefix path of another (`a` and `a/b`). A store that keeps objects in folders
 ///   refuses the second put; one with flat names cannot see it without a listing per put, so whoever
 ///   makes keys (`core::object_key`) keeps to it.
+/// * `get_within` reads no more of an object than `bytes_max` and one piece, whatever length the store
+///   says that it has.
 /// * `list` is complete and in byte order of the keys.
 /// * Deleting a key that does not exist is no error.
 ///
@@ -90,7 +92,12 @@ pub struct ObjectMeta {
 #[async_trait]
 pub trait ObjectStore: Send + Sync + std::fmt::Debug {
     /// The object of this key, or `None` when there is none.
-    async fn get(&self, key: &str) -> Result<Option<StoredObject>>;
+    async fn get(&self, key: &str) -> Result<Option<StoredObject>> {
+        self.get_within(key, u64::MAX).await
+    }
+
+    /// The same of an object that may have so many bytes; a longer one is an error.
+    async fn get_within(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>>;
 
     /// Bytes `range` of the object of this key. A range that reaches beyond the end is an error.
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes>;
@@ -159,6 +166,29 @@ pub enum Error {
         end: u64,
         /// Its length.
         bytes_n: u64,
+    },
+    /// The object is longer than it may be.
+    #[error("read object {key:?} in {location}: {}", too_long(*.bytes_max))]
+    TooLong {
+        /// The key as given.
+        key: String,
+        /// The store.
+        location: String,
+        /// What it may have.
+        bytes_max: u64,
+    },
+    /// What would be written could not be read again.
+    #[error(
+        "write object {key:?}: it has {bytes_n} bytes, and {bytes_max} is the most that one of its kind may have: make \
+         several jobs of this one, or let it read fewer files or partitions"
+    )]
+    TooLongToKeep {
+        /// The key as given.
+        key: String,
+        /// Its length.
+        bytes_n: u64,
+        /// What it may have.
+        bytes_max: u64,
     },
     /// Another process holds the store.
     #[error(
@@ -247,6 +277,14 @@ pub enum Error {
     },
 }
 
+/// What is wrong with an object that is too long, and what to do.
+fn too_long(bytes_max: u64) -> String {
+    format!(
+        "it is longer than {bytes_max} bytes, the most that one of its kind may have: it is not ours. Put the one back \
+         that was there, or give the job another place for its checkpoints"
+    )
+}
+
 impl Error {
     /// Sorts an error of the file system into the kinds that a person treats differently.
     #[must_use]
@@ -293,6 +331,8 @@ impl Error {
             | Self::KeyConflict { .. }
             | Self::NotFound { .. }
             | Self::OutOfRange { .. }
+            | Self::TooLong { .. }
+            | Self::TooLongToKeep { .. }
             | Self::InUse { .. }
             | Self::OpenedReadOnly { .. }
             | Self::NotAFolder { .. } => Recovery::Fatal,

@@ -12,6 +12,7 @@
 mod bucket;
 mod client;
 mod failure;
+mod line;
 mod multipart;
 mod probe;
 mod retry;
@@ -66,6 +67,17 @@ impl S3Store {
         Ok(store)
     }
 
+    /// As [`Self::open`], for a server that has proved itself to this process before: only whether we may write
+    /// there is asked.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_proven(place: &S3Place, secrets: Option<&Path>) -> Result<Self> {
+        let store = Self::connect(place, secrets, Limits::default()).await?;
+        probe::may_write(&store).await?;
+        Ok(store)
+    }
+
     /// As [`Self::open`], without the proof: for a process whose coordinator has given it.
     ///
     /// # Errors
@@ -104,14 +116,14 @@ impl S3Store {
 
 #[async_trait]
 impl ObjectStore for S3Store {
-    async fn get(&self, key: &str) -> Result<Option<StoredObject>> {
+    async fn get_within(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
         check_key(key)?;
-        self.bucket.get(key).await
+        self.bucket.get_within(key, bytes_max).await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         check_key(key)?;
-        self.bucket.get_range(key, range).await
+        Box::pin(self.bucket.get_range(key, range)).await
     }
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<Put> {

@@ -7,16 +7,17 @@
 mod building;
 mod hand_over;
 mod outbox;
+mod panics;
 mod publishing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
-use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SubtaskIdx, TaskId};
+use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SplitId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, OperatorKind};
 use streamforge_core::manifest::SplitState;
 use streamforge_core::messages::{Deployment, Event, HandOver, Progress, RunningAttempt, Stamp};
@@ -33,9 +34,10 @@ use crate::manager::Context;
 use crate::progress::{Local, TaskProgress, Times, combine, combine_local};
 use crate::task::TaskShell;
 use crate::upload::{failed, with_causes};
-use building::{Building, Uplinks, accept_channels, task_ids, task_plan, unopened};
+use building::{Building, Uplinks, accept_channels, open_sinks, task_ids, task_plan, unopened};
 
 pub use hand_over::Opened;
+pub use panics::caught;
 pub use publishing::Publishing;
 
 /// Why an attempt cannot begin.
@@ -66,6 +68,12 @@ pub enum Error {
     /// Some tasks run elsewhere, and this process has no way to reach them.
     #[error("reach tasks of other task managers: this one has no exchange")]
     Alone,
+    /// A bug, here or in a connector.
+    #[error("it panicked: {cause}")]
+    Panicked {
+        /// What it said.
+        cause: String,
+    },
 }
 
 impl Error {
@@ -73,7 +81,7 @@ impl Error {
     pub fn may_succeed_later(&self) -> bool {
         match self {
             Error::Compile { .. } | Error::Alone => false,
-            Error::Exchange(_) => true,
+            Error::Exchange(_) | Error::Panicked { .. } => true,
             Error::Engine(error) => error.recovery() == Recovery::Restart,
             Error::Restore { source, .. } => {
                 matches!(source, streamforge_state::Error::Store { .. })
@@ -104,7 +112,7 @@ pub type Splits = BTreeMap<OperatorUid, Vec<SplitState>>;
 pub struct Prepared {
     /// Ready to start.
     pub attempt: Attempt,
-    /// Source -> splits, on a first start.
+    /// Source -> splits that no manifest knows yet.
     pub splits: Splits,
 }
 
@@ -182,10 +190,9 @@ impl Attempt {
         });
         let staged = Arc::new(Staged::default());
         let clock = Clock::start();
-        let budget = Arc::new(StateBudget::new(context.memory_limit));
-        let lists = deployment.restore.is_none() && deployment.is_first(&context.me);
-        let splits = if lists {
-            list_splits(context, &deployment).await?
+        let budget = Arc::new(StateBudget::new(Arc::clone(&context.terms)));
+        let splits = if deployment.is_first(&context.me) {
+            list_new(context, &deployment).await?
         } else {
             Splits::new()
         };
@@ -207,6 +214,7 @@ impl Attempt {
         for id in &ids {
             shells.push(building.shell(*id).await?);
         }
+        open_sinks(&mut shells).await?;
         let sources = shells.iter().filter(|it| it.progress.source().is_some());
         let source_tasks = sources.map(|it| it.core.id()).collect();
         let progress = |it: &TaskShell| (it.core.id(), Arc::clone(&it.progress));
@@ -268,7 +276,8 @@ impl Attempt {
         if shells.is_empty() {
             return; // it was started before
         }
-        self.starting = Some(tokio::spawn(starter.run(shells, splits)));
+        let starting = panics::told(starter.run(shells, splits), None, self.events.clone());
+        self.starting = Some(tokio::spawn(starting));
     }
 
     /// By whose command it runs.
@@ -492,16 +501,14 @@ impl Starter {
         let uid = &reader.opening.source.uid;
         let dealt = splits.get(uid);
         // Every split that this attempt begins with, those of all readers and the ended ones: a
-        // reader that looks for new splits takes none of them. On a first start none has ended.
-        let known: Vec<SplitState> = match &self.deployment.restore {
-            Some(manifest) => manifest.sources.get(uid).cloned().unwrap_or_default(),
-            None => dealt
-                .iter()
-                .flat_map(|by| by.values())
-                .flatten()
-                .cloned()
-                .collect(),
-        };
+        // reader that looks for new splits takes none of them. Of those listed now none has ended.
+        let restore = self.deployment.restore.as_ref();
+        let restored = restore.and_then(|it| it.sources.get(uid));
+        let mut known: Vec<SplitState> = restored.cloned().unwrap_or_default();
+        let ids: BTreeSet<SplitId> = known.iter().map(|it| it.split.clone()).collect();
+        let dealt_to_any = dealt.iter().flat_map(|by| by.values()).flatten();
+        let listed_now = dealt_to_any.filter(|it| !ids.contains(&it.split));
+        known.extend(listed_now.cloned());
         let place = task_plan(&self.deployment, id).rank();
         let mine = dealt.and_then(|by| by.get(&id.subtask));
         let mine = mine.cloned().unwrap_or_default();
@@ -511,13 +518,23 @@ impl Starter {
     }
 }
 
-async fn list_splits(context: &Context, deployment: &Deployment) -> Result<Splits, Error> {
+/// All sources on a first start, later what the document has gained: the coordinator commits what is
+/// listed before it is read (C10).
+async fn list_new(context: &Context, deployment: &Deployment) -> Result<Splits, Error> {
+    let restored = deployment.restore.as_ref().map(|it| &it.sources);
     let mut splits = Splits::new();
     for (_, operator) in deployment.graph.operators() {
-        if let OperatorKind::Source(spec) = &operator.kind {
-            let mut enumerator =
-                connectors::open_enumerator(operator, spec, &context.surroundings())?;
-            splits.insert(operator.uid.clone(), enumerator.list().await?);
+        let OperatorKind::Source(spec) = &operator.kind else {
+            continue;
+        };
+        let mut enumerator = connectors::open_enumerator(operator, spec, &context.surroundings())?;
+        let known = restored.and_then(|sources| sources.get(&operator.uid));
+        let listed = match known {
+            None => enumerator.list().await?,
+            Some(known) => enumerator.list_new(known).await?,
+        };
+        if known.is_none() || !listed.is_empty() {
+            splits.insert(operator.uid.clone(), listed);
         }
     }
     Ok(splits)
@@ -532,19 +549,11 @@ fn spawn_task(shell: TaskShell, events: mpsc::Sender<Event>) -> std::io::Result<
             let event = match outcome {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => failed(Some(id), &error),
-                Err(panic) => {
-                    let cause = panic
-                        .downcast_ref::<String>()
-                        .map(String::as_str)
-                        .or_else(|| panic.downcast_ref::<&str>().copied())
-                        .unwrap_or("no message");
-                    let cause = format!("task {id} panicked: {cause}");
-                    Event::Failed {
-                        task: Some(id),
-                        cause,
-                        retry: true,
-                    }
-                }
+                Err(panic) => Event::Failed {
+                    task: Some(id),
+                    cause: format!("task {id} panicked: {}", panics::words(&*panic)),
+                    retry: true,
+                },
             };
             let _ = events.blocking_send(event);
         })

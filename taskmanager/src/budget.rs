@@ -3,22 +3,25 @@
 //! Owns: the sum over its tasks. A job over its limit ends with a reason, before the machine ends it
 //! without one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use streamforge_engine::error::Error;
 
+use crate::terms::Terms;
+
 /// The limit, and what all tasks of an attempt hold.
 #[derive(Debug)]
 pub struct StateBudget {
-    limit: u64,
+    terms: Arc<Terms>,
     held: AtomicU64,
 }
 
 impl StateBudget {
-    /// A limit in bytes; nothing is held.
-    pub fn new(limit: u64) -> Self {
+    /// The limit is that of the terms of the moment; nothing is held.
+    pub fn new(terms: Arc<Terms>) -> Self {
         Self {
-            limit,
+            terms,
             held: AtomicU64::new(0),
         }
     }
@@ -35,11 +38,9 @@ impl StateBudget {
             let less = before - now;
             self.held.fetch_sub(less, Ordering::Relaxed) - less
         };
-        if held > self.limit {
-            return Err(Error::StateLimit {
-                held,
-                limit: self.limit,
-            });
+        let limit = self.terms.state_bytes_max();
+        if held > limit {
+            return Err(Error::StateLimit { held, limit });
         }
         Ok(())
     }
@@ -52,7 +53,7 @@ mod tests {
     #[test]
     fn tasks_share_one_limit_and_give_back_what_they_free_b1() {
         const MIB: u64 = 1 << 20;
-        let budget = StateBudget::new(100 * MIB);
+        let budget = StateBudget::new(Arc::new(Terms::new(100 * MIB, Vec::new())));
 
         assert!(budget.hold(0, 60 * MIB).is_ok());
         assert!(budget.hold(0, 40 * MIB).is_ok(), "together they fill it");

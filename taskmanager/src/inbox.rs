@@ -243,6 +243,13 @@ impl Inbox {
         self.notify.notify_one();
     }
 
+    /// Waits for the end of the attempt.
+    pub async fn cancelled(&self) {
+        while !self.lock().cancelled {
+            self.notify.notified().await;
+        }
+    }
+
     /// The next control message that `takes_control` allows, without waiting.
     pub fn try_control(&self, takes_control: impl Fn(&Control) -> bool) -> Next {
         let mut state = self.lock();

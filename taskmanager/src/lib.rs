@@ -17,6 +17,7 @@ pub mod registry;
 pub mod session;
 pub mod sight;
 pub mod task;
+pub mod terms;
 pub mod upload;
 
 /// The contracts and stream logic that tasks run, for programs that host tasks in process.

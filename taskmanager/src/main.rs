@@ -2,6 +2,8 @@
 //!
 //! Owns: arguments, certificates, the two runtimes, the exit code. Everything else is in the library.
 
+mod logging;
+
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,8 @@ use streamforge_taskmanager::metrics::Metrics;
 use streamforge_taskmanager::session::{self, SessionConfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
+
+use logging::Format;
 
 /// Rows are many small buffers that live for milliseconds and die on another thread.
 #[global_allocator]
@@ -82,6 +85,14 @@ struct Args {
     /// Name that the coordinator's certificate bears [default: that of --tls-peer-name]
     #[arg(long, value_name = "NAME")]
     tls_coordinator_name: Option<String>,
+    /// How log lines are written
+    #[arg(
+        long,
+        env = "STREAMFORGE_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    log_format: Format,
     /// End when the process of this number, which started this one, ends
     #[arg(long, hide = true, value_name = "PID")]
     with_parent: Option<i32>,
@@ -89,20 +100,15 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .init();
+    let log_format = args.log_format;
+    logging::start(log_format);
     match run(args) {
         Ok(reason) => {
             tracing::info!(reason, "task manager ends");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error:#}");
+            logging::last_word(log_format, &error);
             ExitCode::FAILURE
         }
     }
@@ -134,8 +140,7 @@ fn run(args: Args) -> Result<String> {
         peer_name: args.tls_coordinator_name.unwrap_or(tls.peer_name),
         ..tls
     });
-    let (args_tls, args_secrets, args_stay) =
-        (args.tls_cert.clone(), args.secrets.clone(), args.stay);
+    let certificate = args.tls_cert.filter(|_| args.stay);
     // The standard hasher's keys are the system's randomness.
     let nonce = RandomState::new().hash_one(std::process::id());
     let config = SessionConfig {
@@ -168,10 +173,9 @@ fn run(args: Args) -> Result<String> {
     if let Some(listen) = args.metrics_listen {
         control.block_on(show_metrics(listen, metrics))?;
     }
-    let files = Watched::new(&args_tls, args_secrets.as_deref());
     control.block_on(async {
-        if args_stay {
-            tokio::spawn(leave_on_change(files, to_leave.clone(), nonce));
+        if let Some(certificate) = certificate {
+            tokio::spawn(leave_on_change(certificate, to_leave.clone(), nonce));
         }
         leave_on_signal(to_leave)
     })?;
@@ -181,59 +185,27 @@ fn run(args: Args) -> Result<String> {
     Ok(ended.context("the session's task")??)
 }
 
-/// How often files are looked at that are read once, at the start.
-const LOOK_AT_FILES: Duration = Duration::from_secs(60);
+/// How often the certificate is looked at. Secrets need not be: whoever is refused reads them anew.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Task managers that see a change leave within this time, each at another moment.
 const LEAVE_WITHIN: Duration = Duration::from_secs(3_600);
 
-/// Files that this process has read, and whose change it would not notice: its certificate and secrets.
-struct Watched {
-    certificate: Option<PathBuf>,
-    secrets: Option<PathBuf>,
-}
-
-impl Watched {
-    fn new(certificate: &Option<PathBuf>, secrets: Option<&Path>) -> Self {
-        Self {
-            certificate: certificate.clone(),
-            secrets: secrets.map(Path::to_owned),
-        }
-    }
-
-    /// What is in them. A mounted Secret is changed by another folder behind a link.
-    fn content(&self) -> Vec<Vec<u8>> {
-        let folders = self
-            .secrets
-            .iter()
-            .filter_map(|it| std::fs::read_dir(it).ok());
-        let folders = folders.flatten().flatten().map(|it| it.path());
-        let keys = folders.filter_map(|it| std::fs::read_dir(it).ok());
-        let keys = keys.flatten().flatten().map(|it| it.path());
-        let mut files: Vec<PathBuf> = keys.filter(|it| it.is_file()).collect();
-        files.extend(self.certificate.clone());
-        files.sort();
-        files
-            .iter()
-            .filter_map(|it| std::fs::read(it).ok())
-            .collect()
-    }
-}
-
-/// Where processes are started anew (pods), one whose certificate or secret was replaced leaves in peace,
-/// and its successor reads the new one.
-async fn leave_on_change(files: Watched, to_leave: watch::Sender<bool>, nonce: u64) {
-    let began = files.content();
+/// Where processes are started anew (pods), one whose certificate was replaced leaves in peace, and its
+/// successor reads the new one.
+async fn leave_on_change(certificate: PathBuf, to_leave: watch::Sender<bool>, nonce: u64) {
+    let read = || std::fs::read(&certificate).ok();
+    let began = read();
     loop {
-        tokio::time::sleep(LOOK_AT_FILES).await;
-        if files.content() != began {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if read().is_some_and(|now| Some(now) != began) {
             break;
         }
     }
     let wait = Duration::from_secs(nonce % LEAVE_WITHIN.as_secs());
     tracing::info!(
         wait_s = wait.as_secs(),
-        "a certificate or secret was replaced: leaving for another process to read it"
+        "the certificate was replaced: leaving for another process to read it"
     );
     tokio::time::sleep(wait).await;
     to_leave.send_replace(true);

@@ -5,10 +5,14 @@
 //! session, whose `session` module drives [`Manager`] through [`Request`]s. Nothing here waits for a
 //! store or a peer while commands come: loading and ending go on beside.
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use streamforge_connectors::kafka::keep::Keeper;
 use streamforge_connectors::registry::Surroundings;
 use streamforge_core::ids::SlotId;
 use streamforge_core::manifest::StagedInterval;
@@ -21,11 +25,12 @@ use streamforge_state::restore::Parts;
 use streamforge_store::ObjectStore;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::attempt::{Attempt, Error, Opened, Prepared};
+use crate::attempt::{Attempt, Error, Opened, Prepared, caught};
 use crate::exchange::Exchange;
 use crate::inbox::Control;
 use crate::metrics::Metrics;
 use crate::sight::HeadSight;
+use crate::terms::Terms;
 use crate::upload::with_causes;
 
 /// How often progress is told.
@@ -47,12 +52,12 @@ pub struct Context {
     pub exchange: Option<Arc<Exchange>>,
     /// Folder of secrets, one folder each.
     pub secrets: Option<PathBuf>,
-    /// Bytes of keyed state that an attempt may hold here.
-    pub memory_limit: u64,
+    /// What the coordinator allows.
+    pub terms: Arc<Terms>,
     /// Whether somebody looks at what `print` prints; `None`: find out.
     pub terminal: Option<bool>,
-    /// Sinks whose lost Kafka marker was accepted by a person.
-    pub accept_lost_markers: Vec<String>,
+    /// Clients of Kafka that outlive an attempt.
+    pub kafka: Keeper,
     /// Hears how tasks do.
     pub metrics: Metrics,
     /// Whether the head is in sight, for sinks that cannot take back (F4).
@@ -65,6 +70,7 @@ impl Context {
         Parts {
             store: &*self.store,
             local: self.local.as_deref(),
+            read: None,
         }
     }
 
@@ -73,7 +79,8 @@ impl Context {
         Surroundings {
             store: Arc::clone(&self.store),
             secrets: self.secrets.clone(),
-            accept_lost_markers: self.accept_lost_markers.clone(),
+            accept_lost_markers: self.terms.accept_lost_markers(),
+            kafka: self.kafka.clone(),
         }
     }
 }
@@ -224,6 +231,10 @@ impl Manager {
         if let Command::Prepare(hand_over) = command {
             return self.open_hand_over(stamp.clone(), *hand_over);
         }
+        if matches!(command, Command::Withdraw) {
+            // Where nothing runs the attempt is still to come: with what is being opened.
+            self.opening = None;
+        }
         let Some(current) = &mut self.attempt else {
             return;
         };
@@ -245,10 +256,7 @@ impl Manager {
                 current.on_checkpoint(Barrier { id, kind });
             }
             Command::Abort { id } => current.tell_all(&Control::Abort(id)),
-            Command::Withdraw => {
-                self.opening = None;
-                current.withdraw();
-            }
+            Command::Withdraw => current.withdraw(),
             Command::Receive(manifest) => current.receive(*manifest),
             Command::Publish { manifest, slots } => {
                 current.publishing().on_committed(manifest);
@@ -272,7 +280,7 @@ impl Manager {
         let opening = if let Some(current) = current {
             let opening = current.open_hand_over(hand_over);
             tokio::spawn(async move {
-                let opened = opening.await.map(|opened| (None, opened));
+                let opened = caught(opening).await.map(|opened| (None, opened));
                 let _gone = opened_in.send((number, stamp, Box::new(opened))).await;
             })
         } else {
@@ -281,9 +289,9 @@ impl Manager {
             let ending_n = self.ending_n.subscribe();
             tokio::spawn(async move {
                 none_is_ending(ending_n).await;
-                let joined = Attempt::join(&context, stamp.clone(), &hand_over, events).await;
-                let opened = match joined {
-                    Ok(mut attempt) => match attempt.open_hand_over(hand_over).await {
+                let joining = Attempt::join(&context, stamp.clone(), &hand_over, events);
+                let opened = match caught(joining).await {
+                    Ok(mut attempt) => match caught(attempt.open_hand_over(hand_over)).await {
                         Ok(opened) => Ok((Some(Box::new(attempt)), opened)),
                         Err(error) => {
                             attempt.end().await;
@@ -351,7 +359,8 @@ impl Manager {
             let began = Instant::now();
             let reads = || context.local.as_ref().map(|local| local.reads());
             let before = reads().unwrap_or_default();
-            let prepared = Attempt::prepare(&context, of.clone(), deployment, events).await;
+            let preparing = Attempt::prepare(&context, of.clone(), deployment, events);
+            let prepared = caught(preparing).await;
             let took = began.elapsed();
             context.metrics.on_restored(took);
             if let Some(now) = reads() {

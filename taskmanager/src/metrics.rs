@@ -96,6 +96,16 @@ pub const DESCRIBED: &[Described] = &[
         JOB_OPERATOR,
         "How long ago the last record read was written, where there are more; else 0.",
     ),
+    Described::gauge(
+        "streamforge_task_source_unreachable",
+        JOB_OPERATOR,
+        "1 while a source has partitions here that it gets no answer about; its lag is not shown then.",
+    ),
+    Described::counter(
+        "streamforge_task_source_skipped_records_total",
+        JOB_OPERATOR,
+        "Offsets that were deleted before they were read and passed over (onOffsetOutOfRange: Earliest).",
+    ),
     Described::counter(
         "streamforge_task_idle_seconds_total",
         &["job", "stage", "subtask"],
@@ -270,7 +280,8 @@ impl Metrics {
             sheet.set("streamforge_task_restore_seconds", &[job], restore_s);
             operators(sheet, job, &latest.progress, now_us);
             tasks(sheet, job, &latest.times);
-            local(sheet, job, &latest.local, now_us);
+            sources(sheet, job, &latest.progress, now_us);
+            local(sheet, job, &latest.local);
             credits(sheet, &latest.credits);
         }
         drop(latest);
@@ -333,14 +344,17 @@ fn operators(sheet: &mut Sheet, job: &str, progress: &Progress, now_us: i64) {
     }
 }
 
-fn local(sheet: &mut Sheet, job: &str, local: &Local, now_us: i64) {
+fn local(sheet: &mut Sheet, job: &str, local: &Local) {
     for (uid, traffic) in &local.traffic {
         let labels = [job, uid.0.as_str()];
         let (bytes_in, bytes_out) = (traffic.bytes_in as f64, traffic.bytes_out as f64);
         sheet.set("streamforge_task_bytes_in_total", &labels, bytes_in);
         sheet.set("streamforge_task_bytes_out_total", &labels, bytes_out);
     }
-    for (uid, lag) in &local.lag {
+}
+
+fn sources(sheet: &mut Sheet, job: &str, progress: &Progress, now_us: i64) {
+    for (uid, lag) in &progress.lag {
         let labels = [job, uid.0.as_str()];
         let records_n = lag.records_n as f64;
         sheet.set("streamforge_task_source_lag_records", &labels, records_n);
@@ -349,6 +363,18 @@ fn local(sheet: &mut Sheet, job: &str, local: &Local, now_us: i64) {
             _ => 0.0,
         };
         sheet.set("streamforge_task_source_lag_seconds", &labels, behind_s);
+    }
+    for uid in progress.read.keys() {
+        let is_unreachable = f64::from(u8::from(progress.unreachable.contains_key(uid)));
+        let labels = [job, uid.0.as_str()];
+        sheet.set(
+            "streamforge_task_source_unreachable",
+            &labels,
+            is_unreachable,
+        );
+        let skipped_n = progress.skipped_n.get(uid).copied().unwrap_or_default() as f64;
+        let name = "streamforge_task_source_skipped_records_total";
+        sheet.set(name, &labels, skipped_n);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Slices per second that a limited sink writes in, so that its output flows evenly.
+/// Slices per second that a limited source or sink works in, so that rows flow evenly.
 const STEPS_PER_SECOND: u64 = 20;
 
 /// Paces one task's share of a limit.

@@ -11,6 +11,7 @@
 
 mod alone;
 mod conversation;
+mod counted;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use streamforge_connectors::kafka::keep::Keeper;
 use streamforge_core::messages::{Event, Registration, Stamp, TaskManagerId};
 use streamforge_proto::convert::coordinator::to_register;
 use streamforge_proto::tls::Tls;
@@ -32,6 +34,7 @@ use crate::exchange::Exchange;
 use crate::manager::{Context, Manager, Request};
 use crate::metrics::Metrics;
 use crate::metrics::store_calls::CountedStore;
+use crate::terms::Terms;
 use alone::Loneliness;
 use conversation::{Conversation, Over};
 
@@ -45,7 +48,20 @@ const EVENTS_MAX: usize = 256;
 const CALL_AGAIN_INITIAL: Duration = Duration::from_millis(20);
 
 /// Longest pause before the coordinator is called again: a new one is found soon.
-const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
+const CALL_AGAIN_MAX: Duration = Duration::from_millis(250);
+
+/// The same after the answer of an operator that does not coordinate the job: the next call may reach the
+/// one that does.
+const CALL_ANOTHER: Duration = Duration::from_millis(20);
+
+/// How long the first call may take to be connected; doubles up to [`CONNECT_MAX`].
+const CONNECT_INITIAL: Duration = Duration::from_millis(250);
+
+/// How long any call may take to be connected.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// So many such answers in a row are chance; after more of them nobody coordinates it.
+const OTHERS_MAX: u32 = 8;
 
 /// How long a coordinator that was never reached is called for.
 const NEVER_REACHED_MAX: Duration = Duration::from_secs(600);
@@ -135,11 +151,29 @@ struct Hosted {
     store_uri: String,
     context: Context,
     requests: mpsc::Sender<Request>,
+    times: Times,
+}
+
+/// By the newest welcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Times {
     /// How often both ends speak, and the silence that breaks a session.
     heartbeat: Duration,
     timeout: Duration,
     alone_max: Option<Duration>,
     unseen_max: Option<Duration>,
+}
+
+impl Times {
+    fn of(welcome: &v1::Welcome) -> Self {
+        let limit = |limit_ms| (limit_ms > 0).then(|| ms(limit_ms));
+        Self {
+            heartbeat: ms(welcome.heartbeat_ms),
+            timeout: ms(welcome.timeout_ms),
+            alone_max: limit(welcome.alone_ms_max),
+            unseen_max: limit(welcome.unseen_ms_max),
+        }
+    }
 }
 
 /// Works until the job is over; returns why it is, in the coordinator's words.
@@ -179,7 +213,8 @@ impl Session {
         let mut address = self.config.coordinator.clone();
         let mut lonely = Loneliness::begin(Instant::now());
         loop {
-            match self.call(&address, events).await {
+            let within = lonely.connect_within(CONNECT_INITIAL, CONNECT_MAX);
+            match self.call(&address, within, events).await {
                 Called::Goodbye(reason) if self.may_stay() => {
                     tracing::info!(reason, "waiting for the next coordinator");
                     self.hosted = None; // with it the tasks, if any are left
@@ -194,6 +229,10 @@ impl Session {
                     lonely = Loneliness::begin(Instant::now());
                 }
                 Called::NoAnswer(reason) => tracing::debug!(address, reason, "no session yet"),
+                Called::NotNow(reason) => {
+                    tracing::debug!(address, reason, "no session yet");
+                    lonely.meet_another();
+                }
             }
             if self.hosted.is_none() && self.is_leaving() {
                 return Ok("it is to end, and runs nothing".to_owned());
@@ -225,7 +264,12 @@ impl Session {
     }
 
     /// One session, from the call to its end.
-    async fn call(&mut self, address: &str, events: &mut mpsc::Receiver<(Stamp, Event)>) -> Called {
+    async fn call(
+        &mut self,
+        address: &str,
+        connect_within: Duration,
+        events: &mut mpsc::Receiver<(Stamp, Event)>,
+    ) -> Called {
         let registration = Registration {
             slots: self.config.slots,
             exchange: self.config.exchange_address.clone(),
@@ -235,7 +279,8 @@ impl Session {
             job: self.config.job.clone(),
             ..to_register(self.config.me.clone(), registration)
         };
-        let opened = Conversation::open(address, self.config.tls.as_ref(), register);
+        let tls = self.config.tls.as_ref();
+        let opened = Conversation::open(address, tls, connect_within, register);
         // While the call lasts nobody hears what tasks say.
         let opened = tokio::select! {
             opened = opened => opened,
@@ -257,7 +302,7 @@ impl Session {
             .go_on(
                 &hosted.requests,
                 events,
-                (hosted.heartbeat, hosted.timeout),
+                (hosted.times.heartbeat, hosted.times.timeout),
                 &mut self.config.leaving.clone(),
             )
             .await;
@@ -271,18 +316,20 @@ impl Session {
     async fn host(&mut self, address: &str, welcome: v1::Welcome) -> Result<(), Error> {
         let uri = &welcome.store_uri;
         if let Some(hosted) = &mut self.hosted {
-            // Another coordinator may have been told other times.
-            (hosted.heartbeat, hosted.timeout) = (ms(welcome.heartbeat_ms), ms(welcome.timeout_ms));
-            return if hosted.store_uri == *uri {
-                Ok(())
-            } else {
-                Err(Error::OtherStore {
+            if hosted.store_uri != *uri {
+                return Err(Error::OtherStore {
                     address: address.to_owned(),
                     theirs: uri.clone(),
                     ours: hosted.store_uri.clone(),
-                })
-            };
+                });
+            }
+            // Another coordinator may have been told other ones.
+            hosted.times = Times::of(&welcome);
+            let terms = &hosted.context.terms;
+            terms.take(welcome.state_bytes_max, welcome.accept_lost_markers);
+            return Ok(());
         }
+        let times = Times::of(&welcome);
         let secrets = self.config.secrets.as_deref();
         let opened = store::open(uri, &welcome.store_settings, secrets).await;
         let store = opened.map_err(|reason| Error::Store {
@@ -306,8 +353,11 @@ impl Session {
             exchange: Some(Arc::clone(&self.exchange)),
             secrets: self.config.secrets.clone(),
             terminal: Some(false),
-            accept_lost_markers: welcome.accept_lost_markers,
-            memory_limit: welcome.state_bytes_max,
+            terms: Arc::new(Terms::new(
+                welcome.state_bytes_max,
+                welcome.accept_lost_markers,
+            )),
+            kafka: Keeper::default(),
             sight: Arc::default(),
         };
         let (requests, work) = mpsc::channel(REQUESTS_MAX);
@@ -317,10 +367,7 @@ impl Session {
             store_uri: uri.clone(),
             context,
             requests,
-            heartbeat: ms(welcome.heartbeat_ms),
-            timeout: ms(welcome.timeout_ms),
-            alone_max: (welcome.alone_ms_max > 0).then(|| ms(welcome.alone_ms_max)),
-            unseen_max: (welcome.unseen_ms_max > 0).then(|| ms(welcome.unseen_ms_max)),
+            times,
         });
         Ok(())
     }
@@ -334,14 +381,14 @@ impl Session {
     ) -> Result<(), Error> {
         let hosted = self.hosted.as_ref();
         let never_reached_max = (!self.config.stay).then_some(NEVER_REACHED_MAX);
-        let alone_max = hosted.map_or(never_reached_max, |hosted| hosted.alone_max);
+        let alone_max = hosted.map_or(never_reached_max, |hosted| hosted.times.alone_max);
         let alone = lonely.lasts(Instant::now());
         if alone_max.is_some_and(|max| alone >= max) {
             let seconds = alone.as_secs();
             return Err(Error::Alone { seconds });
         }
         if let Some(hosted) = hosted
-            && lonely.looks_now(Instant::now(), hosted.timeout)
+            && lonely.looks_now(Instant::now(), hosted.times.timeout)
             && self.look_into_head(hosted, address).await
         {
             lonely.saw_head(Instant::now());
@@ -349,12 +396,17 @@ impl Session {
         }
         if let Some(hosted) = hosted
             && hosted
+                .times
                 .unseen_max
                 .is_some_and(|max| lonely.unseen(Instant::now()) >= max)
         {
             hosted.context.sight.lose();
         }
-        let pause = lonely.next_pause(CALL_AGAIN_INITIAL, CALL_AGAIN_MAX);
+        let pause = if lonely.calls_another(OTHERS_MAX) {
+            CALL_ANOTHER
+        } else {
+            lonely.next_pause(CALL_AGAIN_INITIAL, CALL_AGAIN_MAX)
+        };
         let _paused = tokio::time::timeout(pause, drain(events)).await;
         Ok(())
     }
@@ -365,7 +417,7 @@ impl Session {
         let read = self
             .data
             .spawn(async move { alone::read_head(&*store).await });
-        match tokio::time::timeout(hosted.timeout, read).await {
+        match tokio::time::timeout(hosted.times.timeout, read).await {
             Ok(Ok(Ok(Some(head)))) => {
                 if alone::is_address(&head.coordinator) {
                     address.clone_from(&head.coordinator);
@@ -390,7 +442,7 @@ impl Session {
         let Some(hosted) = self.hosted.take() else {
             return;
         };
-        let timeout = hosted.timeout;
+        let timeout = hosted.times.timeout;
         drop(hosted);
         drop(self.events_in);
         // The manager's queue of events closes when its tasks have ended.
@@ -419,6 +471,8 @@ enum Called {
     Broken(String),
     /// There was none.
     NoAnswer(String),
+    /// There was none, with whoever answered.
+    NotNow(String),
 }
 
 impl From<Over> for Called {
@@ -426,7 +480,8 @@ impl From<Over> for Called {
         match over {
             Over::Goodbye(reason) => Called::Goodbye(reason),
             Over::Refused { reason, again } if !again => Called::Refused(reason),
-            Over::Refused { reason, .. } | Over::NoAnswer(reason) => Called::NoAnswer(reason),
+            Over::Refused { reason, .. } => Called::NotNow(reason),
+            Over::NoAnswer(reason) => Called::NoAnswer(reason),
             Over::Broken(reason) => Called::Broken(reason),
         }
     }

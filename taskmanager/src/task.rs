@@ -3,20 +3,20 @@
 //! Owns: waiting, writing to sinks, handing snapshots to the uploader. Decides nothing about rows.
 //! Start at: [`TaskShell::run`].
 
+mod sink;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use streamforge_connectors::files::source::ReaderPlace;
 use streamforge_connectors::registry::{self as connectors, Surroundings};
-use streamforge_core::ids::{JobId, SlotId, SubtaskIdx, TaskId};
+use streamforge_core::ids::{JobId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, SourceSpec};
 use streamforge_core::manifest::{CheckpointKind, SplitProgress, SplitState};
 use streamforge_core::messages::{Event, HandOver};
 use streamforge_engine::barrier::Barrier;
-use streamforge_engine::batch::StreamBatch;
 use streamforge_engine::error::Error;
-use streamforge_engine::sink::SinkWriter;
 use streamforge_engine::source::{SourceBatch, SourceEvent, SourceReader};
 use streamforge_engine::staged::Staged;
 use streamforge_engine::task::{Channel, CoreSnapshot, Effect, Element, TaskCore};
@@ -29,8 +29,9 @@ use crate::exchange::{Outlet, Upstream};
 use crate::inbox::{Control, Inbox, Next, Receipt, Widening};
 use crate::pace::Pace;
 use crate::progress::TaskProgress;
-use crate::sight::{self, HeadSight};
 use crate::upload::Upload;
+
+pub use sink::Writer;
 
 /// How long a task waits for rows before it sends what it holds for efficiency: the most that a
 /// partial aggregate is late at low rates.
@@ -83,22 +84,11 @@ impl ReaderOpening {
         let (source, spec) = (&self.source, &self.spec);
         let mut reader = connectors::open_reader(source, spec, place, &self.surroundings)?;
         reader.assign(mine).await?;
+        if let Some(limit) = spec.rate_limit {
+            reader.prefer_rows(Pace::share(limit, subtasks_n).step());
+        }
         Ok(reader)
     }
-}
-
-/// A sink's writer within the task.
-pub struct Writer {
-    /// Which slot its intervals belong to.
-    pub slot: SlotId,
-    /// The connector's writer.
-    pub writer: Box<dyn SinkWriter>,
-    /// `rateLimit`, of all subtasks.
-    pub rate_limit: Option<u64>,
-    /// This subtask's share.
-    pub pace: Option<Pace>,
-    /// Its rows are visible at once: they wait while this is lost (F4).
-    pub waits_for: Option<Arc<HeadSight>>,
 }
 
 /// Where the elements of one edge go, by receiver.
@@ -192,12 +182,8 @@ impl TaskShell {
 
     fn show(&self) {
         let reader = self.reader.as_ref().and_then(|it| it.reader.as_ref());
-        let read = reader.map(|reader| reader.read_units());
-        self.progress.update(&self.core, read);
+        self.progress.update(&self.core, reader.map(|it| &**it));
         self.progress.on_running(self.clock.now_us());
-        if let Some(reader) = reader {
-            self.progress.on_health(reader.health());
-        }
     }
 
     fn step_channels(&mut self) -> Result<Flow, Error> {
@@ -497,45 +483,6 @@ impl TaskShell {
         let blocked_us = self.clock.now_us() - since_us;
         self.progress.on_blocked(blocked_us);
         flow
-    }
-
-    fn write(&mut self, operator: usize, batch: StreamBatch) -> Result<Flow, Error> {
-        let Some(writer) = self.writers.get_mut(&operator) else {
-            return Ok(Flow::GoOn);
-        };
-        while writer.waits_for.as_ref().is_some_and(|it| it.is_lost()) {
-            if let Next::Cancelled = self.inbox.try_control(|_| false) {
-                return Ok(Flow::Over);
-            }
-            std::thread::sleep(sight::LOOK_EVERY);
-        }
-        let step = writer.pace.as_ref().map_or(batch.len(), Pace::step).max(1);
-        let mut bad = Vec::new();
-        let mut offset = 0;
-        while offset < batch.len() {
-            if let Some(pause) = writer
-                .pace
-                .as_mut()
-                .and_then(|p| p.pause(self.clock.now_us()))
-            {
-                std::thread::sleep(pause);
-            }
-            let n = step.min(batch.len() - offset);
-            let refused = self
-                .runtime
-                .block_on(writer.writer.write(batch.slice(offset, n)))?;
-            if let Some(pace) = &mut writer.pace {
-                pace.on_rows(n as u64);
-            }
-            if !refused.is_empty() {
-                bad.push(refused);
-            }
-            offset += n;
-        }
-        for bad in bad {
-            self.core.on_sink_bad(operator, bad)?;
-        }
-        Ok(Flow::GoOn)
     }
 
     /// Closes every sink's interval and hands all to the uploader.

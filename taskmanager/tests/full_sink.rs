@@ -63,10 +63,10 @@ impl Rig {
             store: Arc::new(FolderStore::open(folder.join("store")).unwrap()),
             exchange: None,
             secrets: None,
-            memory_limit: u64::MAX,
+            terms: Arc::default(),
             terminal: Some(false),
-            accept_lost_markers: Vec::new(),
             metrics: Metrics::default(),
+            kafka: Default::default(),
             sight: Arc::default(),
         };
         let (commands, to_manager) = mpsc::channel(8);
@@ -165,6 +165,32 @@ fn interval(number: u64) -> StagedInterval {
     }
 }
 
+/// What a checkpoint of this job is, with this output and no sources.
+fn restored(rig: &Rig, staged: Vec<SlotState>) -> Manifest {
+    Manifest {
+        job: rig.stamp().job,
+        generation: Generation::from_stored(1),
+        epoch: Epoch::from_stored(1),
+        id: CheckpointId::from_stored(INTERVALS_MAX as u64 + 1),
+        kind: CheckpointKind::Ordinary,
+        plan: String::new(),
+        parallelism: 1,
+        max_parallelism: rig.graph.max_parallelism,
+        assignment: Assignment::even(rig.graph.max_parallelism, 1),
+        time_ms: 0,
+        duration_ms: 0,
+        tasks: Vec::new(),
+        sources: BTreeMap::new(),
+        operators: BTreeMap::new(),
+        staged,
+        ledger: BTreeMap::new(),
+        late_log: Vec::new(),
+        ran_endless: false,
+        handed_to: None,
+        departed: Default::default(),
+    }
+}
+
 fn sink(graph: &JobGraph) -> OperatorUid {
     let sinks = graph.operators();
     let mut sinks = sinks.filter(|(_, operator)| matches!(operator.kind, OperatorKind::Sink(_)));
@@ -181,29 +207,13 @@ async fn rows_wait_while_too_much_is_unpublished_and_checkpoints_go_on_b1_c3() {
         slot: 0,
     };
     let listed_n = INTERVALS_MAX as u64 + 1;
+    let staged = vec![SlotState {
+        slot: slot.clone(),
+        intervals: (1..=listed_n).map(interval).collect(),
+    }];
     let restored = Manifest {
-        job: rig.stamp().job,
-        generation: Generation::from_stored(1),
-        epoch: Epoch::from_stored(1),
-        id: CheckpointId::from_stored(listed_n),
-        kind: CheckpointKind::Ordinary,
-        plan: String::new(),
-        parallelism: 1,
-        max_parallelism: rig.graph.max_parallelism,
-        assignment: Assignment::even(rig.graph.max_parallelism, 1),
-        time_ms: 0,
-        duration_ms: 0,
-        tasks: Vec::new(),
         sources: splits.clone(),
-        operators: BTreeMap::new(),
-        staged: vec![SlotState {
-            slot: slot.clone(),
-            intervals: (1..=listed_n).map(interval).collect(),
-        }],
-        ledger: BTreeMap::new(),
-        late_log: Vec::new(),
-        handed_to: None,
-        departed: Default::default(),
+        ..restored(&rig, staged)
     };
     rig.deploy(Some(restored)).await;
     let dealt = |(source, splits): (OperatorUid, Vec<SplitState>)| {
@@ -228,4 +238,20 @@ async fn rows_wait_while_too_much_is_unpublished_and_checkpoints_go_on_b1_c3() {
     rig.hear(|event| matches!(event, Event::Ended { .. }).then_some(()))
         .await;
     assert_eq!(rig.checkpoint(5_003).await, ROWS);
+}
+
+/// C10: of the sources in the document, those are listed that no manifest knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_that_the_restored_manifest_knows_are_not_listed_again_c10() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(folder.path());
+    let splits = rig.deploy(None).await;
+    let restored = |sources| Manifest {
+        sources,
+        ..restored(&rig, Vec::new())
+    };
+    let (known, unknown) = (restored(splits.clone()), restored(BTreeMap::new()));
+
+    assert_eq!(rig.deploy(Some(known)).await, BTreeMap::new());
+    assert_eq!(rig.deploy(Some(unknown)).await, splits);
 }

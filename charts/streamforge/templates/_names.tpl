@@ -29,3 +29,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "streamforge.tag" -}}
 {{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
+
+{{- define "streamforge.webhook" -}}
+{{ .Release.Namespace }}.streamforge-operator
+{{- end }}

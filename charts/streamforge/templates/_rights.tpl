@@ -18,26 +18,29 @@ only read one by one, by the names that a StreamJob gives.
   verbs: [patch]
 # Needed to be named as an owner that blocks deletion.
 - apiGroups: [streamforge.io]
-  resources: [streamjobs/finalizers, savepoints/finalizers]
+  resources: [streamjobs/finalizers]
   verbs: [update]
-# The pods of a job. Watched, so that a change by somebody else is seen and reverted.
+# The children of a job: watched (children.rs), so that a change by somebody else is seen and reverted at once, and
+# written by server-side apply (apply.rs). get is for one of that name that is somebody else's (is_free), and for the
+# record (keep.rs). The watches have a label selector: of other objects' contents nothing is asked for, and of all but
+# StatefulSets and pods the metadata alone.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-# Pods are made by the StatefulSet; a pod that must run another spec is deleted.
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [list, delete]
-# The other children of a job, written by server-side apply.
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts]
-  verbs: [get, create, patch]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [create, patch]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [create, patch]
+  verbs: [get, list, watch, create, patch]
+# Pods are made by the StatefulSet. Watched for what keeps them from starting; one that holds up a better one, or whose
+# node is lost, is deleted (pass/children.rs).
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch, delete]
 # Credentials that a job names are read; the job's certificate is written. Never listed, never watched:
 # a Secret that no job names is not seen.
 - apiGroups: [""]
@@ -46,6 +49,13 @@ only read one by one, by the names that a StreamJob gives.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- end }}
+
+{{/* Everywhere, though it looks after some namespaces only: see rbac.finalizers in values.yaml (take_down.rs). */}}
+{{- define "streamforge.finalizerRights" -}}
+- apiGroups: [streamforge.io]
+  resources: [streamjobs, savepoints]
+  verbs: [list, watch, patch]
 {{- end }}
 
 {{/* In its own namespace. */}}
@@ -58,6 +68,10 @@ only read one by one, by the names that a StreamJob gives.
   resources: [leases]
   resourceNames: [streamforge-operator]
   verbs: [get, update]
+# Whether the one that leads is still there: a pod that was deleted by force cannot give the Lease back.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get]
 # The authority that signs the jobs' certificates: made at the first start.
 - apiGroups: [""]
   resources: [secrets]
@@ -66,4 +80,12 @@ only read one by one, by the names that a StreamJob gives.
   resources: [secrets]
   resourceNames: [streamforge-ca]
   verbs: [get]
+{{- end }}
+
+{{/* With the webhook: to tell the API server whose certificate it has. */}}
+{{- define "streamforge.webhookRights" -}}
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [validatingwebhookconfigurations]
+  resourceNames: [{{ include "streamforge.webhook" . | quote }}]
+  verbs: [get, patch]
 {{- end }}

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use streamforge_core::ids::CheckpointId;
+use streamforge_core::job_graph::JobGraph;
 use streamforge_core::manifest::HEAD_KEY;
 use streamforge_core::messages::TaskManagerId;
-use streamforge_crds::v1alpha1::{LogFormat, LogLevel, StreamJobSpec};
+use streamforge_crds::v1alpha1::{LogLevel, StreamJobSpec};
+use streamforge_host::history::History;
 use streamforge_host::{
     JobConfig, JobHandle, MemberPolicy, Outcome as JobOutcome, RestoreFrom, policy,
 };
@@ -21,15 +23,17 @@ use streamforge_taskmanager::connectors::print;
 use streamforge_taskmanager::manager;
 use streamforge_taskmanager::metrics::Metrics;
 use streamforge_taskmanager::metrics::store_calls::CountedStore;
+use streamforge_taskmanager::terms::Terms;
 
 use crate::args::{ProgressMode, RunArgs};
+use crate::changes::changes;
 use crate::document::{self, Document};
-use crate::exit::Outcome;
+use crate::exit::{Outcome, printable};
 use crate::hosting::Hosting;
 use crate::metrics;
 use crate::progress::{Meter, log_line, view};
 use crate::screen::Screen;
-use crate::stopping;
+use crate::stopping::Signals;
 use crate::store::StorePlace;
 use crate::task_managers::Crew;
 use crate::unread::Unread;
@@ -54,6 +58,14 @@ struct Shown {
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<Outcome> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    // First of all: what comes before is ended by a signal as any program is.
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::listen()?
+    };
     let more: Vec<String> = args
         .parallelism
         .iter()
@@ -68,15 +80,12 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
     let quiet = live || args.progress == ProgressMode::None;
     start_log(&screen, &document.loaded.spec, quiet);
     document::print_problems(&document.loaded.notes);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
     let shown = Shown {
         screen,
         mode: args.progress,
         live,
     };
-    let outcome = runtime.block_on(run_job(args, &document, &shown));
+    let outcome = runtime.block_on(run_job(args, &document, &shown, &signals));
     // A thread that hangs in a system call must not keep the process.
     runtime.shutdown_timeout(END_WITHIN);
     outcome
@@ -96,6 +105,36 @@ fn say_what_is_left(spec: &StreamJobSpec) {
                 file.path, sink.name
             );
         }
+    }
+}
+
+/// A document that is not the one that ran is taken as far as it can be.
+async fn say_what_changed(
+    store: &Arc<dyn ObjectStore>,
+    document: &Document,
+    graph: &JobGraph,
+    rewinds: bool,
+) {
+    // What cannot be read is the coordinator's to report.
+    let Ok(history) = History::load(Arc::clone(store)).await else {
+        return;
+    };
+    let Ok(ran) = history.plan(&history.head.plan).await else {
+        return;
+    };
+    // Another version may make another plan of the same document.
+    if ran.graph == *graph || ran.document == document.text {
+        return;
+    }
+    if history.head.finished && !rewinds {
+        let name = &document.loaded.name;
+        eprintln!(
+            "note: the document is not the one that ran, and {name} is finished: it has no effect"
+        );
+        return;
+    }
+    for change in changes(&ran.graph, graph) {
+        eprintln!("note: {}", printable(&change));
     }
 }
 
@@ -142,19 +181,23 @@ fn start_log(screen: &Screen, spec: &StreamJobSpec, quiet: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(screen.clone());
-    let json = spec.logging.format == Some(LogFormat::Json);
     // A second call in one process (tests) keeps the first log.
-    let _already = if json {
-        builder.json().try_init()
+    let _already = if crate::task_managers::logs_json(spec) {
+        let json = builder.json().flatten_event(true).with_span_list(false);
+        json.try_init()
     } else {
-        builder.try_init()
+        builder.with_target(false).try_init()
     };
 }
 
-async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<Outcome> {
+async fn run_job(
+    args: &RunArgs,
+    document: &Document,
+    shown: &Shown,
+    signals: &Signals,
+) -> Result<Outcome> {
     let Document { loaded, text, .. } = document;
     let graph = streamforge_plan::plan(loaded);
     let place = StorePlace::of_job(&args.place, &loaded.spec, &loaded.name)?;
@@ -165,12 +208,15 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
     if args.fresh || is_new {
         say_what_is_left(&loaded.spec);
     }
+    if !is_new {
+        say_what_changed(&store, document, &graph, args.rewind_to.is_some()).await;
+    }
     let unread = Unread::of(&graph);
     let hosting = Hosting::of(args, &loaded.spec, &place, &shown.screen)?;
     let config = JobConfig {
         new_job: None,
-        graph,
-        document: text.clone(),
+        graph: graph.into(),
+        document: text.as_str().into(),
         parallelism: loaded.spec.parallelism,
         checkpoint: policy::checkpoints(&loaded.spec),
         restart: policy::restarts(&loaded.spec),
@@ -178,12 +224,14 @@ async fn run_job(args: &RunArgs, document: &Document, shown: &Shown) -> Result<O
         address: format!("pid {}", std::process::id()),
         rewind_to: args.rewind_to.map(CheckpointId::from_stored),
         restore_from,
+        // `upgrade` belongs to a cluster.
+        drop_state: false,
     };
     let store = Arc::new(CountedStore::new(store));
     let metrics = Metrics::default();
     metrics.watch_store(store.calls());
     let (handle, tasks) = start(args, config, store, hosting, metrics.clone());
-    stopping::on_signals(&handle, &shown.screen, args.stop_timeout.to_std())?;
+    signals.stop(&handle, &shown.screen, args.stop_timeout.to_std())?;
     if let Some(listen) = args.metrics_listen {
         let address = metrics::serve(listen, &loaded.name, handle.status(), metrics).await?;
         tracing::info!(%address, "metrics");
@@ -268,10 +316,10 @@ fn start(
                 store: Arc::clone(&store),
                 exchange: None,
                 secrets: args.place.secrets.clone(),
-                memory_limit: state_bytes_max,
+                terms: Arc::new(Terms::new(state_bytes_max, args.accept_lost_marker.clone())),
                 terminal: None,
-                accept_lost_markers: args.accept_lost_marker.clone(),
                 metrics,
+                kafka: Default::default(),
                 // With the coordinator in this process it is never out of sight.
                 sight: Arc::default(),
             };
@@ -339,6 +387,7 @@ fn finish(outcome: JobOutcome, name: &str, store: &StorePlace) -> Result<Outcome
             checkpoint,
             unpublished_n,
             note,
+            savepoint_failed,
         } => {
             let place = checkpoint.map_or_else(
                 || "before its first row".to_owned(),
@@ -350,6 +399,9 @@ fn finish(outcome: JobOutcome, name: &str, store: &StorePlace) -> Result<Outcome
             }
             if let Some(note) = note {
                 eprintln!("{note}");
+            }
+            if let Some(reason) = savepoint_failed {
+                eprintln!("it was to stop with a savepoint and did without: {reason}");
             }
             Ok(Outcome::Stopped)
         }

@@ -12,7 +12,7 @@ use crate::args::{TextOrJson, VerifyArgs};
 use crate::document;
 use crate::exit::Outcome;
 use crate::store::StorePlace;
-use crate::verify::{Finished, Verdict, verify};
+use crate::verify::{Answer, Finished, Verdict, verify};
 
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<Outcome> {
@@ -64,15 +64,16 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
                 store: store.clone(),
                 secrets: args.place.secrets.clone(),
                 accept_lost_markers: Vec::new(),
+                kafka: Default::default(),
             },
         };
-        verify(&finished).await
+        Box::pin(verify(&finished)).await
     })?;
     report(&verdict, args.output)?;
-    Ok(if verdict.is_equal() {
-        Outcome::Done
-    } else {
-        Outcome::Different
+    Ok(match verdict.answer() {
+        Answer::Equal => Outcome::Done,
+        Answer::Unjudged => Outcome::Unjudged,
+        Answer::Different => Outcome::Different,
     })
 }
 
@@ -96,13 +97,16 @@ fn report(verdict: &Verdict, output: TextOrJson) -> Result<Outcome> {
                 "missing": sink.difference.missing,
                 "extra": sink.difference.extra,
                 "wrong": sink.difference.wrong,
+                "unjudged": sink.unjudged,
                 "samples": sink.samples,
             })
         });
         let report = json!({
-            "equal": verdict.is_equal(),
+            "equal": verdict.answer() == Answer::Equal,
+            "different": verdict.answer() == Answer::Different,
             "sinks": sinks.collect::<Vec<_>>(),
             "findings": verdict.findings,
+            "unjudged": verdict.unjudged,
             "notes": verdict.notes,
             "ledger": verdict.ledger,
         });

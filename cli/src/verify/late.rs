@@ -119,6 +119,12 @@ impl LateLog {
         self.entries_n
     }
 
+    /// Number of entries under this operator's name.
+    pub fn len_of(&self, operator: &str) -> u64 {
+        let of_operator = self.operators.get(operator);
+        of_operator.map_or(0, |entries| entries.len() as u64)
+    }
+
     /// Entries of an aggregate, under either of its operators' names.
     pub fn take(&mut self, uids: &[&str]) -> OperatorLate {
         let mut all = OperatorLate::default();

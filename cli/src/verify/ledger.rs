@@ -91,18 +91,21 @@ fn fields(nodes: &[Node<'_>], node: &Node<'_>) -> Vec<Field> {
     fields
 }
 
-/// Where the job counted otherwise than the oracle.
-pub fn check_counts(nodes: &[Node<'_>], ledger: &Ledger, counted: &[Counters]) -> Vec<String> {
+/// Where the job counted otherwise than the oracle: the node and what of it.
+pub fn check_counts(
+    nodes: &[Node<'_>],
+    ledger: &Ledger,
+    counted: &[Counters],
+) -> Vec<(usize, String)> {
     let mut findings = Vec::new();
-    for (node, counted) in nodes.iter().zip(counted) {
+    for (idx, (node, counted)) in nodes.iter().zip(counted).enumerate() {
         let uid = &node.operator.uid;
         let counters = ledger.get(uid).copied().unwrap_or_default();
         for (name, value) in fields(nodes, node) {
             let (job, oracle) = (value(&counters), value(counted));
             if job != oracle {
-                findings.push(format!(
-                    "ledger of `{uid}`: {name} is {job}, {oracle} expected"
-                ));
+                let text = format!("ledger of `{uid}`: {name} is {job}, {oracle} expected");
+                findings.push((idx, text));
             }
         }
     }
@@ -217,9 +220,10 @@ mod tests {
         let job = ledger([("all", 10, 3, 7), ("out", 7, 0, 0), ("refused", 3, 0, 0)]);
         let mut oracle: Vec<Counters> = nodes.iter().map(|node| job[&node.operator.uid]).collect();
 
-        assert_eq!(check_counts(&nodes, &job, &oracle), Vec::<String>::new());
+        assert_eq!(check_counts(&nodes, &job, &oracle), []);
         oracle[0].bad = 4;
         let findings = check_counts(&nodes, &job, &oracle);
-        assert_eq!(findings, ["ledger of `all`: bad is 3, 4 expected"]);
+        let text = "ledger of `all`: bad is 3, 4 expected".to_owned();
+        assert_eq!(findings, [(0, text)]);
     }
 }

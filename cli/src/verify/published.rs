@@ -158,7 +158,7 @@ impl<'a> Published<'a> {
             Ok(())
         };
         let extra = usize::from(self.changelog == ChangelogMode::Retract);
-        match self.format {
+        match &self.format_of(path) {
             Format::Json => read_ndjson(path, &stored, extra, &mut emit),
             Format::Csv {
                 header,
@@ -174,6 +174,21 @@ impl<'a> Published<'a> {
             }
             Format::Parquet => read_parquet(path, &stored, extra, &mut emit),
             Format::Raw => bail!("a raw sink cannot be read back"),
+        }
+    }
+
+    /// How this file was written: a document may name another format than when that was.
+    fn format_of(&self, path: &Path) -> Format {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        match (ending, self.format) {
+            (Some("ndjson"), _) => Format::Json,
+            (Some("parquet"), _) => Format::Parquet,
+            (Some("csv"), Format::Json | Format::Parquet) => Format::Csv {
+                header: true,
+                delimiter: ',',
+                null: None,
+            },
+            (_, format) => format.clone(),
         }
     }
 

@@ -216,7 +216,7 @@ fn explain_operator(graph: &JobGraph, stage: usize, operator: &Operator) -> Expl
 }
 
 fn delivery(spec: &SinkSpec) -> &'static str {
-    match spec.delivery {
+    match spec.kept_delivery() {
         Delivery::ExactlyOnce => "exactly once",
         Delivery::AtLeastOnce => "at least once",
     }

@@ -10,6 +10,7 @@ mod document;
 mod explain;
 mod expression;
 mod graph;
+mod kafka_settings;
 mod needs;
 mod problem;
 mod stack;

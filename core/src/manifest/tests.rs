@@ -123,6 +123,7 @@ fn manifest() -> Manifest {
             bytes: 1,
             checksum: 2,
         }],
+        ran_endless: false,
         handed_to: None,
         departed: Departed::default(),
     }

@@ -304,7 +304,7 @@ pub enum PullPolicy {
 pub struct Logging {
     /// The least level.
     pub level: LogLevel,
-    /// How lines are written; default: Text on a terminal, else Json.
+    /// How lines are written; default: Json in a pod, else Text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<LogFormat>,
 }

@@ -49,6 +49,24 @@ pub struct JobStatus {
     /// The newest failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
+    /// How often the job began anew without its state: its checkpoints are in the folder `<uid>-<incarnation>`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<i64>,
+    /// The document that was rolled back: it is not tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+}
+
+/// A document that was rolled back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolledBack {
+    /// Its generation.
+    pub generation: i64,
+    /// Hash of its plan.
+    pub plan: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// Pods wanted and ready.

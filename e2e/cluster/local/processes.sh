@@ -48,7 +48,8 @@ start_all() { # nodes
   done
   for ((n = 1; n <= $1; n++)); do
     until_true 60 "node$n" kubectl get node "node$n"
-    kubectl wait --for=condition=Ready "node/node$n" --timeout=90s > /dev/null
+    kubectl wait --for=condition=Ready "node/node$n" --timeout=180s > /dev/null ||
+      { kubectl describe node "node$n" | sed -n '/^Conditions/,/^Addresses/p'; tail -5 "$logs/kubelet$n.log"; fail "node$n is not ready"; } >&2
   done
   until_true 30 'default service account' kubectl get serviceaccount default
 }

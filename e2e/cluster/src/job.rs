@@ -16,6 +16,11 @@ pub fn finish(namespace: &Namespace, job: &str, document: &str, limit_s: u64) {
         assert_ne!(phase, "Failed", "{:#}", namespace.status(job));
         (phase == "Finished").then_some(())
     });
+    verify(namespace, job, document);
+}
+
+/// Compares the result of a job that has finished with the oracle's.
+pub fn verify(namespace: &Namespace, job: &str, document: &str) {
     // In a cluster each job has a folder of its own below the one that its document names.
     let uri = checkpoint_folder(document);
     let id = &namespace.status(job)["jobId"];

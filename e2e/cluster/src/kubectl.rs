@@ -2,12 +2,12 @@
 //!
 //! Owns: how it is called. Decides nothing.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::said::said;
 
 /// How often something is looked at that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -31,6 +31,14 @@ pub fn kubectl(arguments: &[&str]) -> String {
 /// What the API server said when it refused them.
 pub fn apply(namespace: &str, yaml: &str) -> Result<String, String> {
     with_input(&["apply", "-n", namespace, "-f", "-"], yaml)
+}
+
+/// Applies objects that name their own namespaces.
+///
+/// # Errors
+/// What the API server said when it refused them.
+pub fn apply_all(text: &str) -> Result<String, String> {
+    with_input(&["apply", "-f", "-"], text)
 }
 
 /// One object, or nothing when it is not there.
@@ -64,21 +72,6 @@ pub fn eventually<T>(what: &str, limit_s: u64, mut look: impl FnMut() -> Option<
 }
 
 fn with_input(arguments: &[&str], input: &str) -> Result<String, String> {
-    let mut child = Command::new("kubectl")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("kubectl is in PATH: run the tests by `make e2e`");
-    let mut stdin = child.stdin.take().expect("it is piped");
-    // kubectl may end without reading it.
-    let _ = stdin.write_all(input.as_bytes());
-    drop(stdin);
-    let output = child.wait_with_output().expect("kubectl ends");
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
-    }
+    let said = said(arguments, input);
+    if said.ok { Ok(said.out) } else { Err(said.err) }
 }

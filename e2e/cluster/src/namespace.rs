@@ -1,16 +1,34 @@
 //! A namespace of a test's own.
 //!
 //! Owns: making it with the label `restricted` and the store's keys, showing what went wrong in it, and
-//! removing it. `E2E_KEEP=1` leaves it for a look.
+//! removing it. A warning or an error in a log that the test did not announce fails the test. `E2E_KEEP=1` leaves the
+//! namespace for a look.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use crate::kubectl::{apply, get, kubectl, try_kubectl};
+use crate::logs::{Logs, Of};
 
 /// The secret with the store's keys, in every namespace of a test.
 pub const KEYS: &str = "store-keys";
+
+/// What a task manager says when its coordinator is gone, and when the next one has begun another attempt.
+pub const COORDINATOR_GONE: [&str; 2] = [
+    "session with the coordinator is over",
+    "the head names a newer attempt: ending",
+];
+
+/// What a coordinator says of task managers that die.
+pub const TASK_MANAGERS_DIE: [&str; 4] = [
+    "task manager lost",
+    "attempt failed",
+    "checkpoint failed",
+    "hand-over withdrawn",
+];
 
 /// Where the operator is.
 pub fn operator_namespace() -> String {
@@ -25,16 +43,19 @@ pub fn variable(name: &str) -> String {
 /// A namespace in which pods must be restricted.
 pub struct Namespace {
     name: String,
-    /// When it was made, by the API server's clock.
-    since: String,
+    logs: Logs,
+    announced: Mutex<Vec<&'static str>>,
 }
 
 impl Namespace {
     /// Makes one whose name begins with that of the test.
     pub fn create(test: &str) -> Self {
+        // Several may be made at the same time.
+        static MADE_N: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let unique = now.expect("the clock is past 1970").as_millis();
-        let name = format!("{test}-{unique:x}");
+        let n = MADE_N.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{test}-{unique:x}-{n}");
         let (id, secret) = (
             variable("AWS_ACCESS_KEY_ID"),
             variable("AWS_SECRET_ACCESS_KEY"),
@@ -56,8 +77,20 @@ stringData: {{accessKeyId: "{id}", secretAccessKey: "{secret}"}}
         apply(&name, &yaml).expect("a namespace can be made");
         let made = get("default", "namespace", &name).expect("it was made");
         let since = made["metadata"]["creationTimestamp"].as_str();
-        let since = since.expect("every object has it").to_owned();
-        Self { name, since }
+        let since = since.expect("every object has it");
+        let of = |namespace: &str, component| Of {
+            namespace: namespace.to_owned(),
+            component,
+        };
+        let pods = vec![
+            of(&name, "task-manager"),
+            of(&operator_namespace(), "operator"),
+        ];
+        Self {
+            logs: Logs::follow(pods, since),
+            announced: Mutex::default(),
+            name,
+        }
     }
 
     /// Its name.
@@ -110,32 +143,32 @@ stringData: {{accessKeyId: "{id}", secretAccessKey: "{secret}"}}
         self.pods().iter().map(uid).collect()
     }
 
-    /// Asserts that no task manager and no operator has logged a warning or an error since the namespace was
-    /// made, except lines with one of these texts.
-    pub fn check_logs(&self, announced: &[&str]) {
-        let since = format!("--since-time={}", self.since);
-        let operator = operator_namespace();
-        for (namespace, component) in [(&self.name, "task-manager"), (&operator, "operator")] {
-            let label = format!("app.kubernetes.io/component={component}");
-            let logs = kubectl(&[
-                "logs",
-                "-n",
-                namespace,
-                "-l",
-                &label,
-                &since,
-                "--tail=-1",
-                "--prefix",
-                "--ignore-errors",
-            ]);
-            let trouble: Vec<&str> = logs
-                .lines()
-                .filter(|line| {
-                    is_trouble(line) && !announced.iter().any(|text| line.contains(text))
-                })
-                .collect();
-            assert!(trouble.is_empty(), "{}", trouble.join("\n"));
-        }
+    fn announced(&self) -> MutexGuard<'_, Vec<&'static str>> {
+        self.announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets task managers and operators log warnings and errors with one of these texts; any other one fails the test.
+    pub fn announce(&self, texts: &[&'static str]) {
+        self.announced().extend(texts);
+    }
+
+    /// Warnings and errors that were not announced: of task managers of this namespace, and of operators, but for what
+    /// they say of other namespaces.
+    fn trouble(&self) -> Vec<String> {
+        let names_one = |line: &String| {
+            let marks = ["\"namespace\":\"", "\"object.ref\":\""];
+            marks.iter().any(|mark| line.contains(mark))
+        };
+        let is_ours = |line: &&String| line.contains(&self.name) || !names_one(line);
+        let announced = self.announced();
+        let lines = self.logs.trouble();
+        let lines = lines.iter().filter(is_ours);
+        lines
+            .filter(|line| !announced.iter().any(|text| line.contains(text)))
+            .cloned()
+            .collect()
     }
 
     fn show(&self) {
@@ -183,21 +216,17 @@ stringData: {{accessKeyId: "{id}", secretAccessKey: "{secret}"}}
     }
 }
 
-/// Whether a line of a log, in either format, is a warning or an error.
-fn is_trouble(line: &str) -> bool {
-    ["WARN", "ERROR"].iter().any(|level| {
-        line.split_whitespace().take(4).any(|word| word == *level)
-            || line.contains(&format!("\"level\":\"{level}\""))
-    })
-}
-
 impl Drop for Namespace {
     fn drop(&mut self) {
+        let mut trouble = Vec::new();
         if std::thread::panicking() {
             self.show();
+        } else {
+            trouble = self.trouble();
         }
         if std::env::var_os("E2E_KEEP").is_none() {
             let _ = try_kubectl(&["delete", "namespace", &self.name, "--wait=false"]);
         }
+        assert!(trouble.is_empty(), "not announced:\n{}", trouble.join("\n"));
     }
 }

@@ -28,7 +28,6 @@ fn first_job_reaches_its_result_and_its_pods_go() {
         applied.elapsed()
     );
     job.finish(120);
-    namespace.check_logs(&[]);
 
     eventually("the pods of a finished job go", 60, || {
         namespace.pods().is_empty().then_some(())

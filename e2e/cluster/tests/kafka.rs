@@ -5,7 +5,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use streamforge_e2e_cluster::{
-    Namespace, apply, bucket_folder, eventually, finish, s3_settings, variable, workspace,
+    Namespace, TASK_MANAGERS_DIE, apply, bucket_folder, eventually, finish, s3_settings, variable,
+    workspace,
 };
 use streamforge_process::Random;
 
@@ -104,6 +105,7 @@ spec:
 #[test]
 fn kafka_to_kafka_is_exact_although_pods_die() {
     let namespace = Namespace::create("kafka");
+    namespace.announce(&TASK_MANAGERS_DIE);
     let (from, to) = (
         format!("{}-in", namespace.name()),
         format!("{}-out", namespace.name()),

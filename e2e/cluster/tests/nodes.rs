@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use serde_json::Value;
-use streamforge_e2e_cluster::{ClicksJob, Namespace, eventually, kubectl, variable};
+use streamforge_e2e_cluster::{
+    COORDINATOR_GONE, ClicksJob, Namespace, TASK_MANAGERS_DIE, eventually, kubectl, variable,
+};
 
 fn running(namespace: &Namespace) -> ClicksJob<'_> {
     let job = ClicksJob {
@@ -95,6 +97,10 @@ fn drained_node_hands_its_work_over() {
 #[test]
 fn lost_node_does_not_change_the_result() {
     let namespace = Namespace::create("node-loss");
+    namespace.announce(&TASK_MANAGERS_DIE);
+    // The lost node's, which goes on behind its cut until it is back.
+    namespace.announce(&COORDINATOR_GONE);
+    namespace.announce(&["head not read in time"]);
     let job = running(&namespace);
     let node = other_node(&namespace);
     let _usable = Usable {

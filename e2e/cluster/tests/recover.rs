@@ -1,13 +1,25 @@
 //! Pods and operators die; the result does not change.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use streamforge_e2e_cluster::{ClicksJob, Namespace, eventually, kubectl, operator_namespace};
+use streamforge_e2e_cluster::{
+    COORDINATOR_GONE, ClicksJob, Namespace, TASK_MANAGERS_DIE, eventually, kubectl,
+    operator_namespace,
+};
 use streamforge_process::Random;
 
 /// Kills of one test.
 const KILLS: u64 = 4;
+
+/// How long a Lease is good for that nobody gives back. Whoever is deleted by force cannot.
+const LEASE: Duration = Duration::from_secs(8);
+
+fn leader(namespace: &str) -> String {
+    let holder = "jsonpath={.spec.holderIdentity}";
+    let lease = "lease/streamforge-operator";
+    kubectl(&["-n", namespace, "get", lease, "-o", holder])
+}
 
 fn running(namespace: &Namespace) -> ClicksJob<'_> {
     let job = ClicksJob {
@@ -29,6 +41,7 @@ fn running(namespace: &Namespace) -> ClicksJob<'_> {
 #[test]
 fn killed_pods_do_not_change_the_result() {
     let namespace = Namespace::create("kill-pod");
+    namespace.announce(&TASK_MANAGERS_DIE);
     let job = running(&namespace);
     let mut random = Random::seeded(5);
 
@@ -53,6 +66,7 @@ fn killed_pods_do_not_change_the_result() {
 #[test]
 fn dead_operators_restart_no_pod_and_do_not_change_the_result() {
     let namespace = Namespace::create("kill-operator");
+    namespace.announce(&COORDINATOR_GONE);
     let job = running(&namespace);
     let pods = namespace.pod_uids();
     let operator = operator_namespace();
@@ -60,6 +74,8 @@ fn dead_operators_restart_no_pod_and_do_not_change_the_result() {
 
     for _ in 0..3 {
         sleep(Duration::from_millis(3_000 + random.below(3_000)));
+        let before = leader(&operator);
+        let killed = Instant::now();
         kubectl(&[
             "-n",
             &operator,
@@ -70,6 +86,12 @@ fn dead_operators_restart_no_pod_and_do_not_change_the_result() {
             "--force",
             "--grace-period=0",
         ]);
+        eventually("another operator leads", 60, || {
+            let now = leader(&operator);
+            (now != before && !now.is_empty()).then_some(())
+        });
+        let led = killed.elapsed();
+        assert!(led < LEASE, "nobody led for {led:?}");
     }
     assert_eq!(namespace.pod_uids(), pods, "a pod was replaced");
 

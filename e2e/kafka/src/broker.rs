@@ -19,7 +19,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use crate::topic::Topic;
 
 /// How long an administrator waits.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A broker; one of a test's own is stopped and wiped when this is dropped.
 #[derive(Debug)]
@@ -137,6 +137,12 @@ impl Broker {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
     }
 
+    /// Other server properties, from its next start on.
+    pub fn set_properties(&self, properties: &str) {
+        let extra = self.own_broker().folder.path().join("extra");
+        std::fs::write(extra, properties).expect("a file can be written");
+    }
+
     /// Starts it again, with its data.
     pub fn start(&self) {
         self.own_broker().start();
@@ -203,11 +209,23 @@ impl Broker {
             let made = admin.create_topics([&topic], &Self::options()).await;
             let made = made.expect("the broker answers");
             if made.iter().all(Result::is_ok) {
+                // The controller has made it; the broker that is asked may hear of it later.
+                while !self.knows(name, partitions_n) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 return;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         panic!("topic {name} could not be made");
+    }
+
+    fn knows(&self, name: &str, partitions_n: i32) -> bool {
+        let found = self.admin().inner().fetch_metadata(Some(name), PATIENCE);
+        found.is_ok_and(|found| {
+            let topic = found.topics().iter().find(|topic| topic.name() == name);
+            topic.is_some_and(|topic| i32::try_from(topic.partitions().len()) == Ok(partitions_n))
+        })
     }
 
     /// Deletes a topic, and all offsets of groups with it.
@@ -255,6 +273,24 @@ impl Broker {
         for result in altered.expect("the broker answers") {
             result.expect("a setting is set");
         }
+    }
+
+    /// Makes a user who proves with SCRAM-SHA-512 that it knows the password.
+    pub fn add_scram_user(&self, user: &str, password: &str) {
+        let config = format!("SCRAM-SHA-512=[password={password}]");
+        self.own_broker().script(&[
+            "tool",
+            "org.apache.kafka.tools.ConfigCommand",
+            "--bootstrap-server",
+            &self.servers,
+            "--alter",
+            "--entity-type",
+            "users",
+            "--entity-name",
+            user,
+            "--add-config",
+            &config,
+        ]);
     }
 
     /// Whether a group has an offset committed for partition 0 of a topic.

@@ -11,6 +11,7 @@ mod proxy;
 pub mod sink;
 pub mod source;
 mod topic;
+pub mod windows;
 
 pub use broker::Broker;
 pub use proxy::EndHolder;

@@ -2,11 +2,13 @@
 //!
 //! Owns: staging rows, publishers of any attempt, and one that dies at a stage.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use streamforge_connectors::files::sink::WriterName;
+use streamforge_connectors::kafka::keep::Keeper;
 use streamforge_connectors::kafka::publisher::{KafkaPublisher, KafkaPublisherSpec};
 use streamforge_connectors::kafka::transaction::{Stage, Watch};
 use streamforge_connectors::registry::{Surroundings, open_writer};
@@ -28,6 +30,9 @@ pub struct Sink {
     /// Its identity.
     pub job: JobId,
     config: serde_json::Value,
+    secrets: Option<PathBuf>,
+    /// Clients that outlive an attempt in the same process.
+    pub keeper: Keeper,
 }
 
 /// Dies, by a panic, when a stage is reached for the n-th time.
@@ -84,7 +89,17 @@ impl Sink {
                 "key": ["v"],
                 "properties": properties,
             }),
+            secrets: None,
+            keeper: Keeper::default(),
         }
+    }
+
+    /// With this `security` block, and a folder of secrets.
+    #[must_use]
+    pub fn secured(mut self, security: serde_json::Value, secrets: &Path) -> Self {
+        self.config["security"] = security;
+        self.secrets = Some(secrets.to_owned());
+        self
     }
 
     fn spec(&self, delivery: Delivery) -> SinkSpec {
@@ -116,8 +131,9 @@ impl Sink {
         };
         let surroundings = Surroundings {
             store: self.store.clone(),
-            secrets: None,
+            secrets: self.secrets.clone(),
             accept_lost_markers: Vec::new(),
+            kafka: self.keeper.clone(),
         };
         open_writer(&self.spec(delivery), name, &surroundings, Some(false))
             .expect("the block is right")
@@ -140,12 +156,13 @@ impl Sink {
     fn publisher_spec(&self, generation: u64, epoch: u64) -> KafkaPublisherSpec {
         KafkaPublisherSpec {
             config: serde_json::from_value(self.config.clone()).expect("the block is right"),
-            secrets: None,
+            secrets: self.secrets.clone(),
             job: self.job.clone(),
             sink: OperatorUid("out".to_owned()),
             generation: Generation::from_stored(generation),
             epoch: Epoch::from_stored(epoch),
             accept_lost_marker: false,
+            keeper: self.keeper.clone(),
         }
     }
 

@@ -96,6 +96,7 @@ impl Source {
             store: Arc::new(MemoryStore::default()),
             secrets: None,
             accept_lost_markers: Vec::new(),
+            kafka: Default::default(),
         };
         Source {
             operator,

@@ -1,118 +1,11 @@
 //! Whole jobs, Kafka to Kafka, run by the real binary and killed.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use streamforge_e2e_kafka::{Broker, Records, Topic};
-use streamforge_process::{Random, Workspace, free_address};
-
-/// Seconds of one window.
-const WINDOW_S: i64 = 10;
-
-/// A row of the input: partition, key, number, time in seconds.
-type Row = (i32, String, i64, i64);
-
-/// Rows whose time rises within each partition, so that none is late at any parallelism.
-fn input(rows_n: i64, partitions_n: i32, seed: u64) -> Vec<Row> {
-    let mut random = Random::seeded(seed);
-    (0..rows_n)
-        .map(|n| {
-            let partition = i32::try_from(n % i64::from(partitions_n)).expect("partitions are few");
-            let key = format!("k{}", random.below(50));
-            (partition, key, n % 97, n / 100)
-        })
-        .collect()
-}
-
-fn write(topic: &Topic, rows: &[Row]) {
-    let writer = topic.writer();
-    for (partition, key, n, ts) in rows {
-        let value = format!(r#"{{"k":"{key}","n":{n},"ts":{ts}}}"#);
-        writer.send(*partition, None, Some(&value));
-    }
-    writer.drain();
-}
-
-/// Count and sum by key and window start in seconds, computed row by row.
-fn oracle(rows: &[Row]) -> BTreeMap<(String, i64), (i64, i64)> {
-    let mut windows: BTreeMap<(String, i64), (i64, i64)> = BTreeMap::new();
-    for (_, key, n, ts) in rows {
-        let start = ts.div_euclid(WINDOW_S) * WINDOW_S;
-        let window = windows.entry((key.clone(), start)).or_default();
-        window.0 += 1;
-        window.1 += n;
-    }
-    windows
-}
-
-/// What a reader found, with how often each window was there.
-fn found(records: &Records) -> BTreeMap<(String, i64), (i64, i64)> {
-    let mut windows = BTreeMap::new();
-    for record in &records.0 {
-        let value: serde_json::Value =
-            serde_json::from_str(record.value.as_deref().expect("every row has a value"))
-                .expect("every value is JSON");
-        let key = value["k"].as_str().expect("k is text").to_owned();
-        assert_eq!(
-            record.key.as_deref(),
-            Some(key.as_str()),
-            "the key is the column"
-        );
-        let start = value["start"].as_i64().expect("start is a number");
-        let window = (
-            value["c"].as_i64().expect("c is a number"),
-            value["s"].to_string().parse().expect("s is a number"),
-        );
-        let twice = windows.insert((key.clone(), start), window);
-        assert_eq!(twice, None, "{key} {start} is there twice");
-    }
-    windows
-}
-
-fn document(broker: &Broker, input: &Topic, output: &Topic, more: &str) -> String {
-    let mut text = String::new();
-    let servers = broker.servers();
-    write!(
-        text,
-        r#"apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {{name: kafka-windows}}
-spec:
-  parallelism: 2
-  sources:
-  - name: rows
-    kafka: {{bootstrapServers: "{servers}", topics: ["{}"], endAt: Latest}}
-    format: {{json: {{}}}}
-    schema:
-    - {{name: k, type: TEXT}}
-    - {{name: n, type: BIGINT}}
-    - {{name: ts, type: TIMESTAMP, parse: EpochSeconds}}
-    eventTime: {{column: ts}}
-    rateLimit: {{rowsPerSecond: 20000}}
-  transforms:
-  - name: windows
-    from: rows
-    aggregate:
-      groupBy: [k]
-      window: {{tumbling: {{size: {WINDOW_S}s}}}}
-      select: ["count(*) AS c", "sum(n) AS s"]
-  - name: shown
-    from: windows
-    select: [k, "CAST(extract(epoch FROM window_start) AS BIGINT) AS start", c, s]
-  sinks:
-  - name: out
-    from: shown
-    kafka: {{bootstrapServers: "{servers}", topic: "{}", key: [k]}}
-    format: {{json: {{}}}}
-{more}  checkpoint: {{interval: 150ms}}
-  restart: {{backoff: {{initial: 50ms, max: 1s}}}}
-"#,
-        input.name, output.name
-    )
-    .expect("a text takes more text");
-    text
-}
+use rustix::process::Signal;
+use streamforge_e2e_kafka::Broker;
+use streamforge_e2e_kafka::windows::{document, found, input, oracle, write};
+use streamforge_process::{Workspace, free_address};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bounded_job_from_kafka_to_kafka_gives_the_batch_result() {
@@ -257,4 +150,57 @@ async fn f4_at_least_once_sinks_wait_while_nothing_tells_whose_attempt_is_the_ne
         .check_code(0);
     let seen: std::collections::BTreeSet<String> = to.committed().values().into_iter().collect();
     assert_eq!(seen.len(), oracle(&rows).len(), "nothing is lost");
+}
+
+/// A cluster that is away when rows come is no failure of an attempt: the sink waits, says so, may be ended
+/// meanwhile, and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_waits_for_the_cluster_of_its_sink_whatever_its_delivery() {
+    let broker = Broker::own(19_702, "");
+    for delivery in ["AtLeastOnce", "ExactlyOnce"] {
+        let to = broker.topic("late", 2, &[]).await;
+        let (servers, topic) = (broker.servers(), &to.name);
+        let job = Workspace::new(&format!(
+            r#"apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: waits}}
+spec:
+  sources:
+  - name: rows
+    file: {{path: "in/*.ndjson"}}
+    format: {{json: {{}}}}
+    schema: [{{name: n, type: BIGINT}}]
+  sinks:
+  - name: out
+    from: rows
+    kafka: {{bootstrapServers: "{servers}", topic: "{topic}"}}
+    format: {{json: {{}}}}
+    delivery: {delivery}
+  checkpoint: {{interval: 100ms}}
+  restart: {{maxFailures: 0}}
+"#
+        ));
+        let row = |n: usize| format!("{{\"n\":{n}}}\n");
+        job.write("in/rows.ndjson", (0..300).map(row).collect::<String>());
+        broker.kill();
+
+        let mut running = job.start(&[]);
+        let says = |log: &str| log.contains("sink waits") || log.contains("waiting for kafka");
+        while !says(&running.log()) {
+            assert!(!running.has_ended(), "{}", running.log());
+            running.let_run(Duration::from_millis(50));
+        }
+        // Slots are taken over before the first row; a task that holds rows does not come to a checkpoint.
+        let code = if delivery == "ExactlyOnce" { 3 } else { 130 };
+        running.signal(Signal::TERM);
+        running.let_run(Duration::from_millis(200));
+        running.signal(Signal::TERM);
+        running.wait().check_code(code);
+
+        let mut running = job.start(&[]);
+        running.let_run(Duration::from_secs(3));
+        broker.start();
+        running.wait().check_code(0);
+        assert_eq!(to.committed().0.len(), 300, "{delivery}");
+    }
 }

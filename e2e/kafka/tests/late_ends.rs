@@ -1,6 +1,7 @@
 //! Ends of transactions that come too late: one that the network delays until the next transaction is
 //! open (the case of KIP-890), and a transaction that outlives its timeout.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -61,7 +62,7 @@ impl Watch for LetsItArriveLate {
 /// X2, KIP-890: an end that was delayed must not end the transaction after it. A client that does not
 /// know the newest protocol has the same epoch in both.
 #[tokio::test(flavor = "multi_thread")]
-async fn x2_a_delayed_end_ends_the_next_transaction_of_a_naive_producer_and_none_of_ours() {
+async fn attack_15_a_delayed_end_ends_the_next_transaction_of_a_naive_producer_only_x2() {
     let (broker, proxy, proxied) = broker_behind_a_proxy(19_602);
     let proxy = Arc::new(proxy);
 
@@ -133,7 +134,7 @@ async fn x2_a_delayed_end_ends_the_next_transaction_of_a_naive_producer_and_none
 /// X2, X7: the delayed end is that of the transaction by which a predecessor's rows are aborted. It must
 /// not abort the rows that follow, whose marker is committed.
 #[tokio::test(flavor = "multi_thread")]
-async fn x2_a_delayed_abort_of_orphans_loses_no_rows_of_the_commit_behind_it() {
+async fn attack_15_a_delayed_abort_of_orphans_loses_no_rows_of_the_commit_behind_it_x2() {
     let (broker, proxy, proxied) = broker_behind_a_proxy(19_662);
     let proxy = Arc::new(proxy);
     let topic = broker.topic("orphans", 1, &[]).await;
@@ -207,4 +208,38 @@ async fn x2_a_transaction_that_outlives_its_timeout_is_published_again_by_the_sa
 
     let expected = ["a", "b", "c"].map(|v| format!(r#"{{"v":"{v}"}}"#));
     assert_eq!(topic.committed().values(), expected);
+}
+
+/// X2: the same when the delayed end is that of the take-over's own transaction, which has no rows, in the
+/// middle of a publish.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_15_a_delayed_end_of_a_take_over_ends_no_transaction_of_rows_x2() {
+    let (broker, proxy, proxied) = broker_behind_a_proxy(19_722);
+    let proxy = Arc::new(proxy);
+    let topic = broker.topic("taken", 1, &[]).await;
+    let sink = Sink::at(&proxied, &topic, json!({}));
+    let found = Arc::<Mutex<Option<(i16, Vec<String>)>>>::default();
+    let watch = LetsItArriveLate {
+        proxy: Arc::clone(&proxy),
+        topic: topic.clone(),
+        dies: false,
+        ends_n: AtomicU32::new(0),
+        found: Arc::clone(&found),
+    };
+    let publisher = sink.watched_publisher(1, Box::new(watch));
+    restore(&publisher, &[], 0).await.unwrap();
+    // Its producer is gone: publishing begins with a take-over.
+    publisher.retire_others(&BTreeSet::new()).await;
+    let staged = sink.stage(1, &[&["a"]]).await;
+
+    proxy.hold_next();
+    let mut tries_n = 0;
+    while let Err(error) = publisher.publish(&slot(0), &staged[0]).await {
+        tries_n += 1;
+        assert!(tries_n < 5, "{}", error.with_causes());
+    }
+
+    let (error, _) = found.lock().unwrap().take().expect("the late end came");
+    assert_ne!(error, 0, "it ended a transaction");
+    assert_eq!(topic.committed().values(), [r#"{"v":"a"}"#]);
 }

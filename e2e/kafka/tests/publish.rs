@@ -1,9 +1,12 @@
 //! Publishing against a real broker: every step killed once, and every way to lose a marker.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use streamforge_connectors::kafka::transaction::Stage;
+use streamforge_connectors::kafka::transaction::{Stage, Watch};
 use streamforge_core::job_graph::Delivery;
 use streamforge_core::manifest::StagedInterval;
 use streamforge_e2e_kafka::sink::{Sink, id, restore, restored, rows, slot};
@@ -246,7 +249,7 @@ async fn x3_rows_staged_for_a_topic_that_is_gone_are_not_written_to_another_of_i
 
     let text = error.with_causes();
     assert!(
-        text.contains("deleted and re-created since the rows were staged"),
+        text.contains("deleted and re-created since rows were written"),
         "{text}"
     );
     assert!(topic.written().is_empty());
@@ -506,4 +509,53 @@ async fn a_foreign_commit_in_a_slots_group_is_refused() {
 
     let text = error.with_causes();
     assert!(text.contains("is no marker of StreamForge"), "{text}");
+}
+
+/// Counts commits, and fails once, right after a fence.
+struct FailsOnce {
+    commits_n: Arc<AtomicU32>,
+    fails: Arc<AtomicBool>,
+}
+
+impl Watch for FailsOnce {
+    fn reached(&self, stage: Stage) {
+        if stage == Stage::Committed {
+            self.commits_n.fetch_add(1, Ordering::Relaxed);
+        }
+        let fails = stage == Stage::Fenced && self.fails.swap(false, Ordering::Relaxed);
+        assert!(!fails, "on purpose");
+    }
+}
+
+/// X3: the marker of an idle slot is kept alive, though one look at it failed; that of a slot that nobody
+/// needs is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn x3_an_idle_slots_marker_is_written_again_after_a_refresh_that_failed() {
+    let broker = Broker::shared();
+    let topic = broker.topic("idle", 1, &[]).await;
+    let sink = Sink::new(&broker, &topic);
+    let (commits_n, fails) = (Arc::<AtomicU32>::default(), Arc::<AtomicBool>::default());
+    let watch = FailsOnce {
+        commits_n: Arc::clone(&commits_n),
+        fails: Arc::clone(&fails),
+    };
+    let publisher = sink.watched_publisher(1, Box::new(watch));
+    let staged = sink.stage(1, &[&["a"]]).await;
+    restore(&publisher, &staged, 1).await.unwrap();
+    let written = || commits_n.load(Ordering::Relaxed);
+    let before = written();
+
+    publisher.refresh_idle(Duration::from_hours(1)).await;
+    assert_eq!(written(), before, "it is not idle yet");
+    fails.store(true, Ordering::Relaxed);
+    publisher.refresh_idle(Duration::ZERO).await;
+    assert_eq!(written(), before, "it failed");
+    publisher.refresh_idle(Duration::ZERO).await;
+    assert_eq!(written(), before + 1, "at the next look");
+
+    publisher.publish(&slot(0), &staged[0]).await.unwrap();
+    publisher.retire_others(&BTreeSet::new()).await;
+    publisher.refresh_idle(Duration::ZERO).await;
+    assert_eq!(written(), before + 1);
+    assert_eq!(topic.committed().values(), [r#"{"v":"a"}"#]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use streamforge_core::data_type::DataType;
 use streamforge_core::manifest::SplitProgress;
-use streamforge_e2e_kafka::source::{Source, read_until};
+use streamforge_e2e_kafka::source::{Said, Source, read_until};
 use streamforge_e2e_kafka::{Broker, Topic};
 
 fn config(broker: &Broker, topic: &Topic, more: Value) -> Value {
@@ -47,6 +47,7 @@ async fn a_bounded_read_ends_at_the_offsets_seen_at_the_start() {
     assert_eq!(sorted(&said.rows), ["a", "b", "c"]);
     assert_eq!(said.ended.len(), 3);
     assert_eq!(reader.read_units(), (3, 3));
+    assert_eq!(reader.name_of(&splits[2].split), "partition 2");
 }
 
 /// KF-K8: nothing, one and two records.
@@ -288,6 +289,7 @@ async fn kf_k2_records_deleted_before_they_were_read_fail_loudly_or_are_passed_o
         .await
         .unwrap();
     assert_eq!(said.rows.first().map(String::as_str), Some("40"));
+    assert_eq!(reader.health().skipped_n, 23, "17 to 39");
 }
 
 /// The same while the reader is at work.
@@ -326,6 +328,8 @@ async fn kf_k12_new_partitions_and_topics_are_found_and_read_from_their_begin() 
     let splits = source.list().await.unwrap();
     assert_eq!(splits.len(), 1);
     let mut reader = source.open(&splits).await.unwrap();
+    let name = format!("partition 0 of {}", topic.name);
+    assert_eq!(reader.name_of(&splits[0].split), name);
     read_until(&mut *reader, |said| said.rows.len() == 1)
         .await
         .unwrap();
@@ -373,6 +377,9 @@ async fn kf_k10_a_broker_that_is_away_is_trouble_and_no_failure() {
     read_until(&mut *reader, |said| said.rows.len() == 1)
         .await
         .unwrap();
+    while reader.health().lag_records != Some(0) {
+        reader.next().await.unwrap();
+    }
     broker.kill();
     let mut told = false;
     let mut idle_n = 0;
@@ -399,6 +406,9 @@ async fn kf_k10_a_broker_that_is_away_is_trouble_and_no_failure() {
         ));
     }
     assert_eq!(idle_n, 0, "T2: an unreachable partition is not idle");
+    let health = reader.health();
+    assert!(health.is_unreachable, "{health:?}");
+    assert_eq!(health.lag_records, None, "what is there is not known");
 
     broker.start();
     topic.write(0, ["b"]);
@@ -407,12 +417,13 @@ async fn kf_k10_a_broker_that_is_away_is_trouble_and_no_failure() {
         .unwrap();
 
     assert_eq!(said.rows, ["b"]);
-    assert!(
-        reader
-            .health()
-            .trouble
-            .is_none_or(|it| it.contains("leader"))
-    );
+    let began = std::time::Instant::now();
+    while reader.health().lag_records != Some(0) {
+        reader.next().await.unwrap();
+        let health = reader.health();
+        assert!(began.elapsed() < Duration::from_secs(60), "{health:?}");
+    }
+    assert!(!reader.health().is_unreachable, "it is over");
 }
 
 /// A restore while the broker is away waits for it: no attempt fails.
@@ -426,7 +437,9 @@ async fn a_restore_waits_for_a_broker_that_is_away() {
     broker.kill();
     let mut reader = source.open(&splits).await.unwrap();
     let began = std::time::Instant::now();
-    while reader.health().trouble.is_none() {
+    while !reader.health().is_unreachable {
+        let lag = reader.health().lag_records;
+        assert_eq!(lag, None, "nobody was asked yet");
         reader.next().await.unwrap();
         assert!(
             began.elapsed() < Duration::from_secs(60),
@@ -442,41 +455,140 @@ async fn a_restore_waits_for_a_broker_that_is_away() {
     assert_eq!(said.rows, ["a"]);
 }
 
-/// Wrong credentials are told as that; right ones work.
-#[tokio::test(flavor = "multi_thread")]
-async fn wrong_credentials_are_told_as_such_and_right_ones_read() {
-    let sasl = "listeners=PLAINTEXT://127.0.0.1:19432,CONTROLLER://127.0.0.1:19442,SASLP://127.0.0.1:19437\n\
-        advertised.listeners=PLAINTEXT://127.0.0.1:19432,SASLP://127.0.0.1:19437\n\
+/// Server properties with a listener beside the others, for whoever has this password.
+fn asks_for(password: &str, port: u16) -> String {
+    let (control, sasl) = (port + 10, port + 5);
+    format!(
+        "listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{control},SASLP://127.0.0.1:{sasl}\n\
+        advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASLP://127.0.0.1:{sasl}\n\
         listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASLP:SASL_PLAINTEXT\n\
         sasl.enabled.mechanisms=PLAIN\n\
-        listener.name.saslp.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_tester=\"right\";\n";
-    let broker = Broker::own(19_432, sasl);
-    let topic = broker.topic("sasl", 1, &[]).await;
-    topic.write(0, ["a"]);
-    let secrets = tempfile::tempdir().unwrap();
-    let folder = secrets.path().join("kafka");
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("username"), "tester").unwrap();
-    let block = json!({
-        "bootstrapServers": "127.0.0.1:19437",
+        listener.name.saslp.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_tester=\"{password}\";\n"
+    )
+}
+
+/// The block of a source behind that listener, with the secret `kafka`.
+fn behind_sasl(topic: &Topic, port: u16) -> serde_json::Value {
+    json!({
+        "bootstrapServers": format!("127.0.0.1:{}", port + 5),
         "topics": [topic.name],
-        "endAt": "Latest",
         "security": {
             "protocol": "SaslPlaintext",
             "mechanism": "Plain",
             "credentialsSecret": {"name": "kafka"},
         },
-    });
+    })
+}
+
+/// A folder of secrets with that secret.
+fn secret(password: &str) -> tempfile::TempDir {
+    let secrets = tempfile::tempdir().expect("a folder");
+    let folder = secrets.path().join("kafka");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::write(folder.join("username"), "tester").expect("a file");
+    std::fs::write(folder.join("password"), password).expect("a file");
+    secrets
+}
+
+/// Wrong credentials are told as that; right ones work.
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_are_told_as_such_and_right_ones_read() {
+    let broker = Broker::own(19_432, &asks_for("right", 19_432));
+    let topic = broker.topic("sasl", 1, &[]).await;
+    topic.write(0, ["a"]);
+    let secrets = secret("wrong");
+    let mut block = behind_sasl(&topic, 19_432);
+    block["endAt"] = json!("Latest");
     let source = Source::new(block, &[]).with_secrets(secrets.path());
 
-    std::fs::write(folder.join("password"), "wrong").unwrap();
     let error = source.list().await.unwrap_err();
     let text = error.with_causes();
     assert!(text.contains("refuses the credentials"), "{text}");
     assert!(!text.contains("wrong"), "a secret is never shown: {text}");
     assert_eq!(error.recovery(), streamforge_engine::error::Recovery::Stop);
 
-    std::fs::write(folder.join("password"), "right").unwrap();
+    std::fs::write(secrets.path().join("kafka/password"), "right").unwrap();
     let said = source.read_all().await.unwrap();
     assert_eq!(said.rows, ["a"]);
+}
+
+/// KF-K2, while the reader is at work: what it took of a partition before its offset went out of range is
+/// that partition's, and all of it is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn kf_k2_rows_before_an_offset_that_goes_out_of_range_are_their_own_partitions() {
+    let broker = Broker::shared();
+    let topic = broker.topic("cut", 2, &[]).await;
+    let write = |offsets: std::ops::Range<u32>| {
+        let values: Vec<String> = offsets.map(|offset| format!("0/{offset}")).collect();
+        topic.write(0, values.iter().map(String::as_str));
+    };
+    topic.write(1, ["1/0"]);
+    write(0..60);
+    let hidden = [("_partition", DataType::Int), ("_offset", DataType::BigInt)];
+    let few = json!({
+        "onOffsetOutOfRange": "Earliest",
+        "properties": {"queued.min.messages": "10"},
+    });
+    let source = Source::new(config(&broker, &topic, few), &hidden);
+    let splits = source.list().await.unwrap();
+    let mut reader = source.open(&splits).await.unwrap();
+    reader.prefer_rows(1);
+    let of_0 = |said: &Said| said.rows.iter().filter(|row| row.starts_with("0/")).count();
+    // The client has fetched all 60, and fetches no more before there are less than ten.
+    let first = read_until(&mut *reader, |said| of_0(said) == 1)
+        .await
+        .unwrap();
+    write(60..70);
+    broker.delete_records(&topic.name, 0, 69).await;
+    let second = read_until(&mut *reader, |said| of_0(said) == 54)
+        .await
+        .unwrap();
+    // The answer to its next fetch lies behind five rows when it is read on. Earlier, and this test shows
+    // nothing.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    reader.prefer_rows(1_000);
+    let then = read_until(&mut *reader, |said| {
+        said.rows.iter().any(|row| row.starts_with("0/69"))
+    })
+    .await
+    .unwrap();
+
+    let rows = [first.rows, second.rows, then.rows].concat();
+    let rows: Vec<&String> = rows.iter().filter(|row| *row != "1/0|1|0").collect();
+    let expected = (0..60).chain([69]).map(|n| format!("0/{n}|0|{n}"));
+    assert!(
+        rows.iter().copied().eq(&expected.collect::<Vec<_>>()),
+        "{rows:?}"
+    );
+}
+
+/// A password that is replaced under a reader: while it is refused it waits, then it goes on where it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn replaced_credentials_are_taken_by_a_reader_that_runs() {
+    let broker = Broker::own(19_742, &asks_for("old", 19_742));
+    let topic = broker.topic("rotated", 1, &[]).await;
+    topic.write(0, ["a"]);
+    let secrets = secret("old");
+    let source = Source::new(behind_sasl(&topic, 19_742), &[]).with_secrets(secrets.path());
+    let splits = source.list().await.unwrap();
+    let mut reader = source.open(&splits).await.unwrap();
+    let said = read_until(&mut *reader, |said| !said.rows.is_empty()).await;
+    assert_eq!(said.unwrap().rows, ["a"]);
+
+    broker.kill();
+    broker.set_properties(&asks_for("new", 19_742));
+    broker.start();
+    topic.write(0, ["b"]);
+    let began = std::time::Instant::now();
+    let refused = |trouble: Option<String>| trouble.is_some_and(|it| it.contains("uthentication"));
+    while !refused(reader.health().trouble) {
+        reader.next().await.unwrap();
+        let trouble = reader.health().trouble;
+        assert!(began.elapsed() < Duration::from_secs(60), "{trouble:?}");
+    }
+    std::fs::write(secrets.path().join("kafka/password"), "new").unwrap();
+
+    let said = read_until(&mut *reader, |said| !said.rows.is_empty()).await;
+    assert_eq!(said.unwrap().rows, ["b"]);
 }

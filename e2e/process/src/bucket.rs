@@ -1,11 +1,13 @@
 //! A bucket of the real S3 server that `e2e/services/s3` starts.
 //!
-//! Owns: where it is, and its keys as a job's secret.
+//! Owns: where it is, and its keys as a job's secret; and a server of a test's own, whose keys can be replaced.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Workspace;
+use tempfile::TempDir;
+
+use crate::{Workspace, free_address};
 
 /// The secret with the keys.
 const SECRET: &str = "store-keys";
@@ -18,12 +20,68 @@ pub struct Bucket {
     keys: Option<(String, String)>,
 }
 
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/s3")
+}
+
+/// A server of a test's own. It is stopped and wiped when this is dropped.
+#[derive(Debug)]
+pub struct OwnServer {
+    folder: TempDir,
+    port: u16,
+}
+
+impl OwnServer {
+    /// One that does not run yet.
+    pub fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().expect("a temporary folder can be made"),
+            port: free_address().port(),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(script());
+        command
+            .env("S3_RUN", self.folder.path().join("s3"))
+            .env("S3_PORT", self.port.to_string());
+        command
+    }
+
+    /// Starts it for whoever has these keys. Those of before are refused from now on.
+    pub fn start(&self, access: &str, secret: &str) -> Bucket {
+        self.stop();
+        let mut up = self.command();
+        up.env("S3_ACCESS_KEY", access).env("S3_SECRET_KEY", secret);
+        Bucket::of(up.arg("up"))
+    }
+
+    fn stop(&self) {
+        let stopped = self.command().arg("down").status();
+        assert!(stopped.is_ok_and(|it| it.success()), "it is stopped");
+    }
+}
+
+impl Default for OwnServer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 impl Bucket {
     /// Starts the server if it does not run.
     pub fn up() -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/s3");
-        let output = Command::new(script).arg("up").output();
-        let output = output.expect("the script is there");
+        Self::of(Command::new(script()).arg("up"))
+    }
+
+    fn of(up: &mut Command) -> Self {
+        let output = up.output().expect("the script is there");
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -81,7 +139,16 @@ impl Bucket {
     /// A job over clicks with store and output in a folder here: windows to Parquet, late rows to NDJSON.
     /// `rows` is `rows: N, `, or nothing for a job without an end.
     pub fn clicks(&self, base: &str, rows: &str, rate: u32) -> Workspace {
-        let s3 = self.settings();
+        self.rolling_clicks(base, rows, rate, "")
+    }
+
+    /// As [`Self::clicks`], with files of `rollover`, or of one checkpoint each where that is empty.
+    pub fn rolling_clicks(&self, base: &str, rows: &str, rate: u32, rollover: &str) -> Workspace {
+        let mut s3 = self.settings();
+        let storage = s3.clone();
+        if !rollover.is_empty() {
+            s3.push_str(&format!(", rollover: {rollover}"));
+        }
         let workspace = Workspace::new(&format!(
             r#"
 apiVersion: streamforge.io/v1alpha1
@@ -104,7 +171,7 @@ spec:
   sinks:
     - {{name: results, from: per_user, file: {{path: "{base}/out/results/", s3: {s3}}}, format: {{parquet: {{}}}}}}
     - {{name: late, from: per_user.late, file: {{path: "{base}/out/late/", s3: {s3}}}, format: {{json: {{}}}}}}
-  checkpoint: {{interval: 200ms, storage: {{uri: "{base}/store", s3: {s3}}}}}
+  checkpoint: {{interval: 200ms, storage: {{uri: "{base}/store", s3: {storage}}}}}
 "#
         ))
         .at(&["--secrets", "secrets"]);

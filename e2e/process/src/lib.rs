@@ -14,7 +14,7 @@ mod random;
 mod spoiler;
 mod workspace;
 
-pub use bucket::Bucket;
+pub use bucket::{Bucket, OwnServer};
 pub use documents::every_window;
 pub use published::Published;
 pub use random::Random;

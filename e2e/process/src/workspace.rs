@@ -107,6 +107,17 @@ impl Workspace {
 
     /// Starts a task manager by hand; its stderr goes to a file of its name.
     pub fn start_task_manager(&self, name: &str, coordinator: SocketAddr, slots: u32) -> Running {
+        self.start_task_manager_with(name, coordinator, slots, &[])
+    }
+
+    /// As [`Self::start_task_manager`], with more variables.
+    pub fn start_task_manager_with(
+        &self,
+        name: &str,
+        coordinator: SocketAddr,
+        slots: u32,
+        variables: &[(&str, &str)],
+    ) -> Running {
         let log = self.path(&format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log);
         let mut command = Command::new(binary().with_file_name("streamforge-taskmanager"));
@@ -117,6 +128,7 @@ impl Workspace {
             .current_dir(self.folder.path())
             .args(["--name", name, "--slots", &slots.to_string()])
             .args(["--coordinator", &coordinator.to_string()])
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file.expect("the log can be opened"))

@@ -41,6 +41,72 @@ fn job_in_a_bucket_is_killed_resumed_and_equal_to_the_oracle_x6() {
     );
 }
 
+/// Files that are open when the process is killed, at another parallelism each time.
+#[test]
+fn job_whose_files_roll_over_is_killed_resumed_and_equal_to_the_oracle_x6() {
+    let bucket = Bucket::up();
+    let rollover = "{size: 32Ki, every: 700ms}";
+    let base = bucket.folder("rollover");
+    let workspace = bucket.rolling_clicks(&base, "rows: 200000, ", 60_000, rollover);
+    let mut random = Random::seeded(31);
+    for kill in 0..KILLS {
+        let parallelism = (1 + kill % 3).to_string();
+        let mut running = workspace.start(&["--parallelism", &parallelism]);
+        running.let_run(Duration::from_millis(300 + random.below(900)));
+        let log = running.log();
+        running.kill();
+        assert!(!log.contains("panicked at"), "{log}");
+    }
+
+    workspace.run(&[]).check_code(0);
+    workspace.verify();
+}
+
+/// Rows of the files that a reader sees.
+fn late_rows_n(bucket: &Bucket, base: &str) -> usize {
+    let s3 = bucket.settings();
+    let reader = Workspace::new(&format!(
+        r#"
+apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: reader}}
+spec:
+  sources:
+    - name: late
+      file: {{path: "{base}/out/late/", s3: {s3}}}
+      format: {{json: {{}}}}
+      schema: [{{name: user_id, type: TEXT}}]
+  sinks:
+    - {{name: seen, from: late, file: {{path: out/}}, format: {{json: {{}}}}}}
+"#
+    ))
+    .at(&["--secrets", "secrets"]);
+    bucket.hand_keys_to(&reader);
+    reader.run(&[]).check_code(0);
+    reader.published().rows().len()
+}
+
+/// Neither size nor age is ever reached: only the stop, and the end, make these files visible.
+#[test]
+fn stop_closes_the_files_that_are_open_in_a_bucket_x6() {
+    let bucket = Bucket::up();
+    let base = bucket.folder("rollover-stop");
+    let workspace = bucket.rolling_clicks(&base, "rows: 150000, ", 40_000, "{every: 1h}");
+    let mut running = workspace.start(&["--progress", "lines"]);
+    let read = || std::fs::read_to_string(workspace.path("stderr.log")).unwrap_or_default();
+    let late = || read().matches("checkpoint completed").count() > 5;
+    assert!(running.wait_until(late), "{}", read());
+    running.signal(Signal::TERM);
+    let stopped = running.wait();
+    stopped.check_code(3);
+
+    let seen_n = late_rows_n(&bucket, &base);
+    assert!(seen_n > 0, "{}", stopped.stderr);
+    workspace.run(&[]).check_code(0);
+    assert!(late_rows_n(&bucket, &base) > seen_n);
+    workspace.verify();
+}
+
 /// Bytes of state that attempts began with, as their task managers say: from copies, from the bucket.
 fn restored(log: &str) -> Vec<(u64, u64)> {
     let bytes = |line: &str| {

@@ -1,7 +1,7 @@
 //! Input files that are not what they were at the checkpoint: named, never guessed at.
 
 use rustix::process::Signal;
-use streamforge_process::Workspace;
+use streamforge_process::{Published, Workspace};
 
 const JOB: &str = r#"
 apiVersion: streamforge.io/v1alpha1
@@ -176,4 +176,54 @@ fn files_that_came_to_a_watched_folder_are_verified_in_either_order() {
         assert_eq!(workspace.published().rows().len(), 200);
         workspace.verify();
     }
+}
+
+/// The document with one source and one sink more.
+fn with_one_source_more(settings: &str) -> String {
+    let source = format!(
+        "    - name: more\n      file: {{path: \"more/*.ndjson\"{settings}}}\n      format: {{json: {{}}}}\n      \
+         schema: [{{name: id, type: BIGINT, nullable: false}}]\n"
+    );
+    let sink =
+        "    - {name: copied, from: more, file: {path: copied/}, format: {json: {}}}\n".to_owned();
+    JOB.replace("  sinks:\n", &format!("{source}  sinks:\n{sink}"))
+}
+
+#[test]
+fn source_that_an_edit_adds_is_read_to_its_end_c10() {
+    let workspace = stopped_inside_a_file();
+    workspace.write("more/a.ndjson", "{\"id\":1}\n{\"id\":2}\n");
+    workspace.write("more/b.ndjson", "{\"id\":3}\n");
+
+    workspace.write("job.yaml", with_one_source_more(""));
+    workspace.run(&["--parallelism", "2"]).check_code(0);
+
+    let copied = Published::read(&workspace.path("copied"));
+    assert_eq!(copied.rows().len(), 3);
+    assert_eq!(workspace.published().rows().len(), ROWS);
+    workspace.verify();
+}
+
+#[test]
+fn watched_source_that_an_edit_adds_is_read_once_by_several_subtasks() {
+    let workspace = stopped_inside_a_file();
+    let row = |n: usize| format!("{{\"id\":{n}}}\n");
+    for n in 0..6 {
+        workspace.write(&format!("more/{n}.ndjson"), row(n));
+    }
+
+    workspace.write(
+        "job.yaml",
+        with_one_source_more(", order: Any, watch: 50ms"),
+    );
+    let mut running = workspace.start(&["--parallelism", "2"]);
+    let copied = || Published::read(&workspace.path("copied")).rows().len();
+    assert!(running.wait_until(|| copied() >= 6));
+    // Whoever took what another reads would have published it before this one.
+    workspace.write("more/last.ndjson", row(6));
+    assert!(running.wait_until(|| copied() >= 7));
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+
+    assert_eq!(copied(), 7);
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use streamforge_process::{Running, Workspace};
+use streamforge_process::{Published, Running, Workspace};
 
 const JOB: &str = r#"
 apiVersion: streamforge.io/v1alpha1
@@ -249,5 +249,37 @@ fn sink_may_be_removed_after_a_stop_x3() {
     workspace.run(&[]).check_code(0);
 
     assert_eq!(events_published(&workspace), 200_000);
+    workspace.verify();
+}
+
+/// C10: no manifest knows a source that the document has gained. It is listed, and read from its begin.
+#[test]
+fn source_added_after_a_stop_is_read_whole_c10() {
+    let workspace = Workspace::new(JOB);
+    let running = start_until_published(&workspace);
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+    let at_stop = workspace.published();
+    let row = |n: u32| format!("{{\"n\":{n}}}\n");
+    workspace.write("more/a.ndjson", (0..600).map(row).collect::<String>());
+    workspace.write("more/b.ndjson", (600..1_000).map(row).collect::<String>());
+    let source = "  sources:
+    - name: more
+      file: {path: \"more/*.ndjson\"}
+      format: {json: {}}
+      schema: [{name: n, type: BIGINT}]
+";
+    let sink = "  sinks:
+    - {name: numbers, from: more, file: {path: numbers/}, format: {json: {}}}
+";
+    let more = JOB.replace("  sources:\n", source);
+    workspace.write("job.yaml", more.replace("  sinks:\n", sink));
+
+    workspace.run(&[]).check_code(0);
+
+    let numbers = Published::read(&workspace.path("numbers"));
+    assert_eq!(numbers.rows().len(), 1_000);
+    assert_eq!(events_published(&workspace), 200_000);
+    workspace.published().check_keeps(&at_stop);
     workspace.verify();
 }

@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use streamforge_connectors::registry::kafka_source;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{
     CheckpointId, Generation, OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId,
@@ -30,13 +31,13 @@ use streamforge_engine::task::{Channel, Effect, TaskCore, TaskPlan};
 use streamforge_state::restore::{Parts, load_operator};
 use streamforge_store::MemoryStore;
 
-use crate::job::Input;
 use crate::net::{What, Wire};
 use crate::operators::build;
 use crate::outside::Outside;
 use crate::publish::{KafkaSlots, Trouble};
+use crate::reader::{Reader, Sources};
 use crate::rng::Rng;
-use crate::task::{Control, Reader, Task, Writer};
+use crate::task::{Control, Task, Writer, rank};
 use crate::upload::upload;
 
 /// Batches that a sender of rows may be ahead of a receiver.
@@ -61,9 +62,7 @@ pub struct Site<'a> {
     /// Its client of the store.
     pub store: &'a MemoryStore,
     /// What there is to be read.
-    pub input: &'a Arc<Input>,
-    /// Sources pause and may be idle.
-    pub unbounded: bool,
+    pub sources: &'a Sources,
     /// Where sinks write.
     pub outside: &'a mut Outside,
 }
@@ -114,7 +113,7 @@ fn failed(task: TaskId, error: &Error) -> Event {
     let retry = error.recovery() == Recovery::Restart;
     Event::Failed {
         task: Some(task),
-        cause: error.to_string(),
+        cause: error.with_causes(),
         retry,
     }
 }
@@ -136,8 +135,8 @@ impl Attempt {
         let mut attempt = Self::idle(site.me, stamp, deployment);
         let deployment = &attempt.deployment;
         let is_first = deployment.is_first(site.me);
-        let splits = if deployment.restore.is_none() && is_first {
-            list_splits(site.input)
+        let splits = if is_first {
+            list_new_sources(site.sources, deployment)?
         } else {
             Splits::new()
         };
@@ -232,10 +231,21 @@ impl Attempt {
                 continue;
             };
             if let (Some(reader), Some(uid)) = (&mut task.reader, &task.source) {
-                let mine = splits.get(uid).and_then(|by| by.get(&id.subtask));
+                let dealt = splits.get(uid);
+                let known = match restored_splits(&self.deployment, uid) {
+                    Some(splits) => splits.clone(),
+                    None => dealt
+                        .iter()
+                        .flat_map(|by| by.values())
+                        .flatten()
+                        .cloned()
+                        .collect(),
+                };
+                let mine = dealt.and_then(|by| by.get(&id.subtask));
                 let mine = mine.cloned().unwrap_or_default();
+                let place = rank(id.subtask, self.deployment.placement.keys());
                 task.core.add_splits(reader.operator, mine.clone());
-                reader.open(mine);
+                reader.open(place, known, mine);
             }
             events.extend(self.begin(id, outside));
         }
@@ -458,11 +468,7 @@ impl Attempt {
                     events.push(failed(id, &error));
                 }
             }
-            Effect::Reopen { splits } => {
-                if let Some(reader) = &mut task.reader {
-                    reader.open(splits);
-                }
-            }
+            Effect::Reopen { splits } => task.reopen(splits),
             Effect::CloseReader => {
                 if let Some(reader) = &mut task.reader {
                     reader.close();
@@ -528,8 +534,9 @@ impl Attempt {
         let (mut reader, mut writers) = (None, BTreeMap::new());
         for (idx, operator) in operators_of(&self.deployment, id.stage).iter().enumerate() {
             match &operator.kind {
-                OperatorKind::Source(_) => {
-                    let opened = Reader::new(idx, &operator.output, site.input, site.unbounded);
+                OperatorKind::Source(source) => {
+                    let owner = (self.born.epoch, id.subtask);
+                    let opened = Reader::new(idx, operator, source, site.sources, owner);
                     reader = Some((operator.uid.clone(), opened));
                 }
                 OperatorKind::Sink(_) => {
@@ -551,9 +558,34 @@ impl Attempt {
     }
 }
 
-fn list_splits(input: &Input) -> Splits {
+/// The splits of a source as they are restored; `None`: it is new.
+fn restored_splits<'a>(
+    deployment: &'a Deployment,
+    source: &OperatorUid,
+) -> Option<&'a Vec<SplitState>> {
+    deployment.restore.as_ref()?.sources.get(source)
+}
+
+/// Those of sources that the restored manifest does not know.
+fn list_new_sources(sources: &Sources, deployment: &Deployment) -> Result<Splits, Trouble> {
+    let is_new = |uid: &OperatorUid| restored_splits(deployment, uid).is_none();
     let mut splits = Splits::new();
-    for it in &input.splits {
+    if let Some(kafka) = &sources.kafka {
+        for (_, operator) in deployment.graph.operators() {
+            if let OperatorKind::Source(source) = &operator.kind
+                && is_new(&operator.uid)
+            {
+                let spec = kafka_source(operator, source, None);
+                let spec = spec.map_err(|error| Trouble::Refused(error.to_string()))?;
+                let listed = kafka.list(&spec.config);
+                let listed = listed.map_err(|error| Trouble::Again(error.to_string()))?;
+                splits.insert(operator.uid.clone(), listed);
+            }
+        }
+        return Ok(splits);
+    }
+    let rows = sources.input.splits.iter();
+    for it in rows.filter(|it| is_new(&it.source)) {
         let state = SplitState {
             split: it.split.clone(),
             progress: SplitProgress::At("0".to_owned()),
@@ -563,5 +595,5 @@ fn list_splits(input: &Input) -> Splits {
         };
         splits.entry(it.source.clone()).or_default().push(state);
     }
-    splits
+    Ok(splits)
 }

@@ -13,6 +13,7 @@ use streamforge_core::messages::TaskManagerId;
 use crate::broker::Broker;
 use crate::net::Wire;
 use crate::process::{Process, address_of};
+use crate::reader::Sources;
 use crate::task_manager::TaskManager;
 use crate::world::World;
 
@@ -58,8 +59,12 @@ impl World<'_> {
         let nonce = self.task_managers_n;
         let store = self.client();
         let id = TaskManagerId { name, nonce };
-        let (input, unbounded) = (&self.input, self.shape.unbounded);
-        let started = TaskManager::new(id, slots, input, unbounded, store);
+        let sources = Sources {
+            input: Arc::clone(&self.input),
+            unbounded: self.shape.unbounded,
+            kafka: self.kafka.clone(),
+        };
+        let started = TaskManager::new(id, slots, sources, store);
         self.task_managers.push(started);
         nonce
     }

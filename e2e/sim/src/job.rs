@@ -1,20 +1,22 @@
-//! The jobs that are simulated, and what they read.
+//! The jobs that are simulated.
 //!
-//! Owns: documents, planned by the real planner, and seeded rows. What a job *means* is written down
+//! Owns: documents, planned by the real planner. What a job *means* is written down
 //! a second time as [`Meaning`], for the oracle, which knows no plan. Start at: [`shapes`].
 
 use std::sync::OnceLock;
 
-use streamforge_core::ids::{OperatorUid, SplitId};
 use streamforge_core::job_graph::{JobGraph, OperatorKind};
 
-use crate::rng::Rng;
+use crate::input::Record;
 
 /// A second.
 pub const SECOND: i64 = 1_000_000;
 
 /// `maxOutOfOrderness` of every source.
 pub const DISORDER: i64 = 3 * SECOND;
+
+/// Event time of the last word of a partition, which closes every window in front of it.
+pub const FAR: i64 = 1_000_000 * SECOND;
 
 /// Idle after, in simulated milliseconds; only where a shape is unbounded.
 const IDLE_TIMEOUT_MS: u64 = 60;
@@ -66,8 +68,12 @@ pub struct Shape {
     /// The aggregate whose `.late` is read.
     late: Option<&'static str>,
     changelog: bool,
-    /// Sources pause and may be idle.
+    /// Sources pause, and know no end.
     pub unbounded: bool,
+    /// Sources may be idle.
+    pub idles: bool,
+    /// Sources are topics.
+    pub kafka: bool,
     /// What it computes.
     pub meaning: Meaning,
 }
@@ -109,6 +115,8 @@ const PLAIN: Shape = Shape {
     late: Some("agg"),
     changelog: false,
     unbounded: false,
+    idles: false,
+    kafka: false,
     meaning: windows(tumbling(10 * SECOND)),
 };
 
@@ -230,11 +238,13 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "idle splits",
         unbounded: true,
+        idles: true,
         ..PLAIN
     },
     Shape {
         name: "idle splits, session",
         unbounded: true,
+        idles: true,
         transforms: &[aggregate!(
             "a",
             "k",
@@ -249,6 +259,7 @@ const SHAPES: &[Shape] = &[
         name: "idle union",
         sources_n: 2,
         unbounded: true,
+        idles: true,
         transforms: &[
             "{name: both, union: [a, b]}",
             aggregate!(
@@ -263,6 +274,61 @@ const SHAPES: &[Shape] = &[
             size: 12 * SECOND,
             slide: 4 * SECOND,
         }),
+        ..PLAIN
+    },
+    Shape {
+        name: "kafka",
+        unbounded: true,
+        kafka: true,
+        ..PLAIN
+    },
+    Shape {
+        name: "kafka, idle",
+        unbounded: true,
+        idles: true,
+        kafka: true,
+        transforms: &[aggregate!(
+            "a",
+            "k",
+            "hopping: {size: 12s, slide: 4s}",
+            ", allowedLateness: 6s"
+        )],
+        changelog: true,
+        meaning: windows(Window::Hopping {
+            size: 12 * SECOND,
+            slide: 4 * SECOND,
+        }),
+        ..PLAIN
+    },
+    Shape {
+        name: "kafka, session",
+        unbounded: true,
+        kafka: true,
+        transforms: &[aggregate!(
+            "a",
+            "k",
+            "session: {gap: 4s}",
+            ", allowedLateness: 5s"
+        )],
+        changelog: true,
+        meaning: windows(Window::Session { gap: 4 * SECOND }),
+        ..PLAIN
+    },
+    Shape {
+        name: "kafka, idle union",
+        sources_n: 2,
+        unbounded: true,
+        idles: true,
+        kafka: true,
+        transforms: &[
+            "{name: both, union: [a, b]}",
+            aggregate!("both", "k", "tumbling: {size: 10s}", ""),
+        ],
+        ..PLAIN
+    },
+    Shape {
+        name: "kafka to its end",
+        kafka: true,
         ..PLAIN
     },
     Shape {
@@ -300,15 +366,37 @@ impl Shape {
         ["a", "b"].get(..self.sources_n).unwrap_or_default()
     }
 
+    /// What ends a source that has no end.
+    pub fn last_word(&self) -> Option<Record> {
+        let has_one = self.kafka && self.unbounded;
+        has_one.then(|| Record {
+            ts: Some(FAR),
+            k: Some("end".to_owned()),
+            v: 1,
+            broken: false,
+        })
+    }
+
     fn document(&self) -> String {
         let mut text = "apiVersion: streamforge.io/v1alpha1\nkind: StreamJob\n\
                         metadata: {name: sim}\nspec:\n  maxParallelism: 8\n  sources:\n"
             .to_owned();
         for name in self.sources() {
+            let end_at = if self.unbounded {
+                ""
+            } else {
+                ", endAt: Latest"
+            };
+            let connector = if self.kafka {
+                format!("kafka: {{bootstrapServers: \"sim:9092\", topics: [{name}]{end_at}}}")
+            } else {
+                format!("file: {{path: /sim/{name}.ndjson}}")
+            };
             text += &format!(
-                "  - name: {name}\n    file: {{path: /sim/{name}.ndjson}}\n    \
+                "  - name: {name}\n    {connector}\n    \
                  format: {{json: {{}}}}\n    schema:\n    - {{name: k, type: TEXT}}\n    \
-                 - {{name: v, type: BIGINT}}\n    - {{name: ts, type: TIMESTAMP}}\n    \
+                 - {{name: v, type: BIGINT}}\n    \
+                 - {{name: ts, type: TIMESTAMP, parse: EpochMicros}}\n    \
                  eventTime: {{column: ts, maxOutOfOrderness: 3s}}\n"
             );
         }
@@ -360,7 +448,7 @@ impl Shape {
                     source.bounded = !self.unbounded;
                     source.origin = true;
                     if let Some(time) = &mut source.event_time {
-                        time.idle_timeout_ms = self.unbounded.then_some(IDLE_TIMEOUT_MS);
+                        time.idle_timeout_ms = self.idles.then_some(IDLE_TIMEOUT_MS);
                     }
                 }
                 OperatorKind::WindowPartial(spec) | OperatorKind::WindowFinal(spec) => {
@@ -370,109 +458,5 @@ impl Shape {
             }
         }
         graph
-    }
-}
-
-/// One record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Event time.
-    pub ts: Option<i64>,
-    /// Key.
-    pub k: Option<String>,
-    /// Value.
-    pub v: i64,
-    /// Cannot be decoded.
-    pub broken: bool,
-}
-
-/// One split's records.
-#[derive(Clone, Debug)]
-pub struct SplitRecords {
-    /// Which source.
-    pub source: OperatorUid,
-    /// Which split; unique over all sources.
-    pub split: SplitId,
-    /// In order.
-    pub records: Vec<Record>,
-}
-
-/// Everything a job reads.
-#[derive(Clone, Debug)]
-pub struct Input {
-    /// All splits.
-    pub splits: Vec<SplitRecords>,
-    /// Some record comes later than the bound allows.
-    pub wild: bool,
-}
-
-impl Input {
-    /// Seeded records for a kind of job.
-    pub fn new(shape: &Shape, rng: &mut Rng) -> Self {
-        let wild = rng.one_in(3);
-        let keys_n = 1 + rng.below(6);
-        let mut splits = Vec::new();
-        for source in shape.sources() {
-            for number in 0..1 + rng.below(4) {
-                let records_n = 15 + rng.below(60);
-                let mut clock = i64::try_from(rng.below(10)).unwrap_or(0) * SECOND - 5 * SECOND;
-                let records = (0..records_n).map(|_| record(rng, &mut clock, keys_n, wild));
-                splits.push(SplitRecords {
-                    source: OperatorUid((*source).to_owned()),
-                    split: SplitId(format!("{source}{number}")),
-                    records: records.collect(),
-                });
-            }
-        }
-        Self { splits, wild }
-    }
-
-    /// Seeded records in order within the bound, enough for several checkpoints.
-    pub fn long(shape: &Shape, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let mut splits = Vec::new();
-        for source in shape.sources() {
-            for number in 0..2 {
-                let mut clock = 0;
-                let records = (0..200).map(|_| record(&mut rng, &mut clock, 4, false));
-                splits.push(SplitRecords {
-                    source: OperatorUid((*source).to_owned()),
-                    split: SplitId(format!("{source}{number}")),
-                    records: records.collect(),
-                });
-            }
-        }
-        Self {
-            splits,
-            wild: false,
-        }
-    }
-
-    /// Records of one split.
-    pub fn records(&self, split: &SplitId) -> &[Record] {
-        let found = self.splits.iter().find(|it| it.split == *split);
-        found.map(|it| it.records.as_slice()).unwrap_or_default()
-    }
-}
-
-fn record(rng: &mut Rng, clock: &mut i64, keys_n: u64, wild: bool) -> Record {
-    let step = if rng.one_in(12) { 9_000_000 } else { 1_200_000 };
-    *clock += i64::try_from(rng.below(step)).unwrap_or(0);
-    let back = if wild && rng.one_in(6) {
-        20 * SECOND
-    } else {
-        DISORDER
-    };
-    let back = i64::try_from(rng.below(back.unsigned_abs() + 1)).unwrap_or(0);
-    let number = i64::try_from(rng.below(9)).unwrap_or(0) - 4;
-    Record {
-        ts: (!rng.one_in(40)).then_some(*clock - back),
-        k: (!rng.one_in(10)).then(|| format!("k{}", rng.below(keys_n))),
-        v: if rng.one_in(10) {
-            i64::MAX - number.abs()
-        } else {
-            number
-        },
-        broken: rng.one_in(30),
     }
 }

@@ -9,11 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
+use streamforge_core::ids::SplitId;
 use streamforge_core::manifest::Manifest;
 use streamforge_state::late_log::decode_late_log;
 use streamforge_store::MemoryStore;
 
-use crate::job::{BAD, Input, LATE, Meaning, OUT, Record, Shape, Window};
+use crate::input::{Input, Record};
+use crate::job::{BAD, FAR, LATE, Meaning, OUT, Shape, Window};
+use crate::kafka::Kafka;
 use crate::outside::{Outside, Row};
 
 /// A record's place: split and row number.
@@ -31,13 +34,14 @@ struct Missed {
 /// Compares everything published with the batch.
 pub fn check(
     shape: &Shape,
-    input: &Input,
+    (input, kafka): (&Input, Option<&Kafka>),
     manifest: &Manifest,
     store: &MemoryStore,
     outside: &Outside,
 ) {
-    let late = read_late_log(manifest, store);
-    check_late(shape, input, &late, outside);
+    let input = &*input.up_to_ends(shape, manifest);
+    let late = read_late_log(input, manifest, store);
+    check_late(shape, (input, kafka), &late, outside);
     let published = folded(outside.rows(OUT));
     let mut expected: BTreeMap<Vec<String>, i64> = BTreeMap::new();
     for row in batch(shape, input, &late) {
@@ -74,7 +78,7 @@ fn folded(rows: &[Row]) -> BTreeMap<Vec<String>, i64> {
     folded
 }
 
-fn read_late_log(manifest: &Manifest, store: &MemoryStore) -> Vec<Missed> {
+fn read_late_log(input: &Input, manifest: &Manifest, store: &MemoryStore) -> Vec<Missed> {
     let mut all = Vec::new();
     for object in &manifest.late_log {
         let stored = store
@@ -91,7 +95,7 @@ fn read_late_log(manifest: &Manifest, store: &MemoryStore) -> Vec<Missed> {
         let number = |idx: usize| rows.column(idx).as_primitive::<Int64Type>();
         for row in 0..rows.num_rows() {
             all.push(Missed {
-                place: place(text(0).value(row), text(1).value(row)),
+                place: input.place(text(0).value(row), text(1).value(row)),
                 start: number(2).value(row),
                 end: number(3).value(row),
                 watermark: number(4).value(row),
@@ -101,30 +105,29 @@ fn read_late_log(manifest: &Manifest, store: &MemoryStore) -> Vec<Missed> {
     all
 }
 
-/// From `source` and `position`, which is `row:offset`.
-fn place(source: &str, position: &str) -> Place {
-    let (row, _) = position.split_once(':').expect("row:offset");
-    (source.to_owned(), row.parse().expect("a row number"))
-}
-
 /// Every record that can be aggregated, with its place.
 fn good(input: &Input) -> impl Iterator<Item = (Place, i64, &Record)> {
     input.splits.iter().flat_map(|split| {
-        let numbered = (0u64..)
-            .zip(&split.records)
-            .filter(|(_, record)| !record.broken);
+        let numbered = split.numbered().filter(|(_, record)| !record.broken);
         numbered.filter_map(|(n, record)| Some(((split.split.0.clone(), n), record.ts?, record)))
     })
 }
 
-fn check_late(shape: &Shape, input: &Input, late: &[Missed], outside: &Outside) {
+fn check_late(
+    shape: &Shape,
+    (input, kafka): (&Input, Option<&Kafka>),
+    late: &[Missed],
+    outside: &Outside,
+) {
     let pairs: BTreeSet<(&Place, i64)> = late.iter().map(|it| (&it.place, it.start)).collect();
     assert_eq!(
         pairs.len(),
         late.len(),
         "a (record, window) pair is in the late log twice (T3)"
     );
-    if !input.wild && !shape.unbounded {
+    if let Some(kafka) = kafka.filter(|_| !input.wild) {
+        late.iter().for_each(|it| check_excuse(kafka, it));
+    } else if !input.wild && !shape.idles {
         assert!(
             late.is_empty(),
             "late although in order within the bound (T2, T6): {late:?}"
@@ -144,18 +147,35 @@ fn check_late(shape: &Shape, input: &Input, late: &[Missed], outside: &Outside) 
     // `.late` has the same rows as the log, each once.
     let mut logged: Vec<_> = late.to_vec();
     logged.sort();
-    let mut sent: Vec<Missed> = outside.rows(LATE).iter().map(missed).collect();
+    let mut sent: Vec<Missed> = outside
+        .rows(LATE)
+        .iter()
+        .map(|row| missed(input, row))
+        .collect();
     sent.sort();
     assert_eq!(sent, logged, "`.late` and the late log differ (T3)");
 }
 
-fn missed(row: &Row) -> Missed {
+/// T2, T6: a row in order is late only behind a silence of its partition, and for no watermark that came
+/// after that.
+fn check_excuse(kafka: &Kafka, late: &Missed) {
+    let (split, offset) = &late.place;
+    let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
+    let excuse = kafka.excuse(&SplitId(split.clone()), offset);
+    assert!(
+        excuse.is_some_and(|highest| late.watermark <= highest),
+        "late although in order within the bound, and W was at most {excuse:?} when its partition spoke \
+         again (T2, T6): {late:?}"
+    );
+}
+
+fn missed(input: &Input, row: &Row) -> Missed {
     let [.., start, end, watermark, source, position] = row.columns.as_slice() else {
         panic!("a late row has at least five columns: {row:?}");
     };
     let number = |text: &String| text.parse().expect("a time");
     Missed {
-        place: place(source, position),
+        place: input.place(source, position),
         start: number(start),
         end: number(end),
         watermark: number(watermark),
@@ -165,9 +185,8 @@ fn missed(row: &Row) -> Missed {
 /// Every broken or timeless record is in `.bad` once, and every row whose quotient has no value.
 fn check_bad(shape: &Shape, input: &Input, outside: &Outside) {
     let all = input.splits.iter().flat_map(|split| {
-        (0u64..)
-            .zip(&split.records)
-            .map(|(n, record)| ((split.split.0.clone(), n), record))
+        let numbered = split.numbered();
+        numbered.map(|(n, record)| ((split.split.0.clone(), n), record))
     });
     let quotients = matches!(shape.meaning, Meaning::Quotients);
     let is_bad =
@@ -177,7 +196,7 @@ fn check_bad(shape: &Shape, input: &Input, outside: &Outside) {
         .map(|(place, _)| place)
         .collect();
     let of = |row: &Row| match row.columns.as_slice() {
-        [_, _, _, source, position, _] => place(source, position),
+        [_, _, _, source, position, _] => input.place(source, position),
         other => panic!("a bad row has six columns: {other:?}"),
     };
     let mut found: Vec<Place> = BAD
@@ -210,7 +229,7 @@ fn batch(shape: &Shape, input: &Input, late: &[Missed]) -> Vec<Vec<String>> {
         Window::Hopping { size, slide } => {
             let missed: BTreeSet<(&Place, i64)> =
                 late.iter().map(|it| (&it.place, it.start)).collect();
-            for (place, ts, record) in good(input) {
+            for (place, ts, record) in good(input).filter(|(_, ts, _)| *ts < FAR) {
                 let mut start = ts.div_euclid(slide) * slide;
                 while start > ts - size {
                     if !missed.contains(&(&place, start)) {
@@ -224,7 +243,7 @@ fn batch(shape: &Shape, input: &Input, late: &[Missed]) -> Vec<Vec<String>> {
         Window::Session { gap } => {
             let missed: BTreeSet<&Place> = late.iter().map(|it| &it.place).collect();
             let mut rows: Vec<(Option<String>, i64, i64)> = good(input)
-                .filter(|(place, ..)| !missed.contains(place))
+                .filter(|(place, ts, _)| *ts < FAR && !missed.contains(place))
                 .map(|(_, ts, record)| (key_of(record), ts, record.v))
                 .collect();
             rows.sort();

@@ -4,19 +4,20 @@
 //! their order; the decisions between them are the real ones of `kafka::marker`. Start at:
 //! [`KafkaSlots::advance`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_connectors::kafka::marker::{
     Author, Doubt, Listed, Marker, Step, TakeOver, after_part, next_step, take_over,
 };
 use streamforge_connectors::kafka::publisher::slot_id;
+use streamforge_connectors::kafka::transaction::ends::Ends;
 use streamforge_core::ids::{JobId, SlotId};
 use streamforge_core::manifest::StagedInterval;
 use streamforge_core::messages::{Event, Stamp};
 use streamforge_engine::sink::SlotTakeOver;
 use streamforge_store::MemoryStore;
 
-use crate::broker::{Answer, Broker, Fenced, Producer};
+use crate::broker::{Answer, Broker, Fenced, Offsets, Producer};
 
 /// How often a take-over is tried again before the attempt ends.
 const TRIES_N: usize = 5;
@@ -43,16 +44,30 @@ pub enum Stage {
     /// They are fenced; the marker is to be read.
     Read(Producer),
     /// This marker is to be written before anything else.
-    Mark(Producer, Marker),
+    Mark(Begun, Marker),
     /// The marker says what is next.
     Next,
-    /// The rows of this part are sent, the marker is not.
-    Sent(Producer, u32),
+    /// Rows of this part lie where an earlier transaction has no end: they are to be aborted, and that
+    /// one with them (X7).
+    Orphans(Begun, u32, i32),
+    /// This part is to be sent.
+    Send(Begun, u32),
+    /// The rows of this part are sent and lie there, the marker is not.
+    Sent(Begun, u32, Offsets),
+}
+
+/// A producer that has fenced the others, and what it found.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    producer: Producer,
+    marker: Marker,
+    ends: Ends,
+    suspects: BTreeSet<i32>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    producer: Option<(Producer, Marker)>,
+    producer: Option<Begun>,
     committed: bool,
 }
 
@@ -100,9 +115,10 @@ impl KafkaSlots {
         slot_id(&self.job, &slot.sink, slot.slot)
     }
 
-    fn read(&self, broker: &Broker, slot: &SlotId) -> Option<Marker> {
+    fn read(&self, broker: &Broker, slot: &SlotId) -> Option<(Marker, Ends)> {
         let (offset, metadata) = broker.marker(&self.id(slot))?;
-        Some(Marker::decode(offset, metadata).expect("only we commit to this group"))
+        let marker = Marker::decode(offset, metadata).expect("only we commit to this group");
+        Some((marker, Ends::decode(metadata)))
     }
 
     fn taken_over(&mut self, slot: &SlotId) -> Trouble {
@@ -151,12 +167,19 @@ impl KafkaSlots {
         *stage = match std::mem::take(stage) {
             Stage::Next => match self.next(slot, interval)? {
                 None => return Ok(true),
-                Some(part) => self.send(broker, store, (slot, interval), part)?,
+                Some(part) => self.take_out(store, (slot, interval), part)?,
             },
-            Stage::Sent(producer, part) => {
+            Stage::Orphans(mut begun, part, partition) => {
+                broker.abort(&begun.producer).map_err(fenced)?;
+                begun.suspects.remove(&partition);
+                Stage::Send(begun, part)
+            }
+            Stage::Send(begun, part) => self.send(broker, interval, begun, part)?,
+            Stage::Sent(mut begun, part, lie_at) => {
                 let parts = u32::try_from(interval.objects.len()).unwrap_or(u32::MAX);
                 let marker = after_part(interval.id, part, parts, self.author);
-                self.commit(broker, slot, producer, marker)?;
+                begun.ends = begun.ends.after(&lie_at);
+                self.commit(broker, slot, begun, marker)?;
                 Stage::Next
             }
             other => self.go_on(broker, slot, Listed::One(interval), other)?,
@@ -185,36 +208,48 @@ impl KafkaSlots {
                 }
                 // A fence of ours that comes too late would throw a newer attempt out for a moment.
                 let found = self.read(broker, slot).filter(|_| committed);
-                if found.is_some_and(|found| me.is_older_than(&found.author)) {
+                if found.is_some_and(|(found, _)| me.is_older_than(&found.author)) {
                     return Err(self.taken_over(slot));
                 }
                 Ok(Stage::Fence)
             }
             Stage::Fence => Ok(Stage::Read(broker.init(&self.id(slot)))),
             Stage::Read(producer) => {
-                let found = self.read(broker, slot);
+                let open = broker.open_partitions();
+                let (found, ends) = self.read(broker, slot).unzip();
+                let ends = ends.unwrap_or_default();
+                let suspects = ends.not_committed(&open);
                 match take_over(found, listed, (me, Doubt::Open)) {
-                    TakeOver::Write(marker) => Ok(Stage::Mark(producer, marker)),
+                    TakeOver::Write(marker) => {
+                        let begun = Begun {
+                            producer,
+                            marker,
+                            ends,
+                            suspects,
+                        };
+                        Ok(Stage::Mark(begun, marker))
+                    }
                     TakeOver::Zombie(_) => Err(self.taken_over(slot)),
                     TakeOver::Vanished { oldest, listed_n } => Err(Trouble::Refused(format!(
                         "the marker of {slot} is gone, {listed_n} intervals from {oldest} on are listed"
                     ))),
                 }
             }
-            Stage::Mark(producer, marker) => {
-                self.commit(broker, slot, producer, marker)?;
+            Stage::Mark(begun, marker) => {
+                self.commit(broker, slot, begun, marker)?;
                 Ok(Stage::Next)
             }
-            Stage::Next | Stage::Sent(..) => Ok(stage),
+            Stage::Next | Stage::Orphans(..) | Stage::Send(..) | Stage::Sent(..) => Ok(stage),
         }
     }
 
     /// X1: the part that is to be written next.
     fn next(&self, slot: &SlotId, interval: &StagedInterval) -> Result<Option<u32>, Trouble> {
         let slot_state = self.slots.get(slot);
-        let Some((_, marker)) = slot_state.and_then(|it| it.producer.as_ref()) else {
+        let Some(begun) = slot_state.and_then(|it| it.producer.as_ref()) else {
             return Err(Trouble::Again("the producer was thrown away".to_owned()));
         };
+        let marker = &begun.marker;
         let parts = u32::try_from(interval.objects.len()).unwrap_or(u32::MAX);
         match next_step(marker, interval.id, parts) {
             Step::Done => Ok(None),
@@ -223,9 +258,9 @@ impl KafkaSlots {
         }
     }
 
-    fn send(
+    /// The producer leaves the slot while it is at work: whatever ends this, it is not believed afterwards.
+    fn take_out(
         &mut self,
-        broker: &mut Broker,
         store: &MemoryStore,
         (slot, interval): (&SlotId, &StagedInterval),
         part: u32,
@@ -239,31 +274,49 @@ impl KafkaSlots {
             let key = &object.staged;
             return Err(Trouble::Refused(format!("{key} is not in the store")));
         }
-        // Out of the slot while it is at work: whatever ends this, it is not believed afterwards.
         let taken = self.slots.get_mut(slot).and_then(|it| it.producer.take());
-        let Some((producer, _)) = taken else {
-            return Err(Trouble::Again("the producer was thrown away".to_owned()));
+        let begun =
+            taken.ok_or_else(|| Trouble::Again("the producer was thrown away".to_owned()))?;
+        Ok(Stage::Send(begun, part))
+    }
+
+    fn send(
+        &mut self,
+        broker: &mut Broker,
+        interval: &StagedInterval,
+        begun: Begun,
+        part: u32,
+    ) -> Result<Stage, Trouble> {
+        let Some(object) = interval.objects.get(part as usize) else {
+            return Ok(Stage::Next);
         };
-        broker.send(&producer, &object.staged).map_err(fenced)?;
-        Ok(Stage::Sent(producer, part))
+        let (partition, offset) = broker
+            .send(&begun.producer, &object.staged)
+            .map_err(fenced)?;
+        if begun.suspects.contains(&partition) {
+            return Ok(Stage::Orphans(begun, part, partition));
+        }
+        Ok(Stage::Sent(begun, part, [(partition, offset)].into()))
     }
 
     fn commit(
         &mut self,
         broker: &mut Broker,
         slot: &SlotId,
-        producer: Producer,
+        mut begun: Begun,
         marker: Marker,
     ) -> Result<(), Trouble> {
         let offset = i64::try_from(marker.interval.get()).unwrap_or(i64::MAX);
+        let metadata = format!("{marker}{}", begun.ends.encode());
         broker
-            .mark(&producer, offset, marker.to_string())
+            .mark(&begun.producer, offset, metadata)
             .map_err(fenced)?;
-        match broker.commit(&producer).map_err(fenced)? {
+        match broker.commit(&begun.producer).map_err(fenced)? {
             Answer::None => Err(Trouble::Again("the outcome is not known".to_owned())),
             Answer::Done => {
+                begun.marker = marker;
                 let slot = self.slots.entry(slot.clone()).or_default();
-                slot.producer = Some((producer, marker));
+                slot.producer = Some(begun);
                 slot.committed = true;
                 Ok(())
             }

@@ -1,40 +1,32 @@
 //! The shell of one task, without a thread: what `taskmanager/src/task.rs` does between two waits is
 //! one step here.
 //!
-//! Owns: a task's queues, its reader and its writers. Decides nothing about rows.
+//! Owns: a task's queues and its writers. Decides nothing about rows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
-    UInt64Array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, TimeUnit, TimestampMicrosecondType};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use streamforge_core::event_time::Watermark;
-use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SplitId, SubtaskIdx};
-use streamforge_core::job_graph::Column;
+use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
 use streamforge_core::manifest::{Manifest, ObjectRef, SplitProgress, SplitState, StagedInterval};
 use streamforge_core::messages::HandOver;
 use streamforge_core::object_key::{self, STAGED};
 use streamforge_engine::barrier::Barrier;
-use streamforge_engine::batch::{BadRows, Origin, RowOp, StreamBatch};
+use streamforge_engine::batch::{RowOp, StreamBatch};
 use streamforge_engine::error::Error;
 use streamforge_engine::operator::RestoredState;
-use streamforge_engine::source::{SourceBatch, SourceEvent};
+use streamforge_engine::source::SourceEvent;
 use streamforge_engine::task::{Channel, CoreSnapshot, Element, TaskCore};
-use streamforge_engine::types::schema;
 
-use crate::job::{Input, Record};
 use crate::outside::{Outside, Row};
+use crate::reader::Reader;
 use crate::rng::Rng;
 
 /// Rows of one staged object.
 const OBJECT_ROWS_MAX: usize = 4;
-
-/// Rows of one batch of a reader.
-const READ_ROWS_MAX: u64 = 8;
 
 /// What the coordinator, or a receiver, says to a task.
 #[derive(Clone, Debug)]
@@ -80,139 +72,6 @@ pub struct Upload {
     pub staged: Vec<(SlotId, StagedInterval)>,
     /// Objects of it that are not in the store yet: those that go to a topic.
     pub puts: Vec<String>,
-}
-
-/// Reads the splits of one subtask.
-#[derive(Debug)]
-pub struct Reader {
-    /// Index of the source within the stage.
-    pub operator: usize,
-    columns: Vec<Column>,
-    input: Arc<Input>,
-    unbounded: bool,
-    /// Open splits and the next row of each; `None`: which these are is not known yet.
-    open: Option<Vec<(SplitId, usize)>>,
-    paused_until_ms: BTreeMap<SplitId, u64>,
-}
-
-impl Reader {
-    /// A reader that is not open.
-    pub fn new(operator: usize, columns: &[Column], input: &Arc<Input>, unbounded: bool) -> Self {
-        Self {
-            operator,
-            columns: columns.to_vec(),
-            input: Arc::clone(input),
-            unbounded,
-            open: None,
-            paused_until_ms: BTreeMap::new(),
-        }
-    }
-
-    /// Opens it anew for these splits, at their progress.
-    pub fn open(&mut self, splits: Vec<SplitState>) {
-        let open = self.open.insert(Vec::new());
-        for SplitState {
-            split, progress, ..
-        } in splits
-        {
-            let SplitProgress::At(position) = progress else {
-                panic!("split {split} was read to its end and is dealt again (C11)");
-            };
-            open.push((split, position.parse().expect("positions are row numbers")));
-        }
-    }
-
-    /// Closes it: others read on.
-    pub fn close(&mut self) {
-        self.open = None;
-    }
-
-    /// The next thing to say.
-    fn next(&mut self, rng: &mut Rng, now_ms: u64) -> SourceEvent {
-        let Some(open) = &mut self.open else {
-            return SourceEvent::Quiet;
-        };
-        if open.is_empty() {
-            return SourceEvent::Ended;
-        }
-        let idx = rng.pick(open.len());
-        let Some((split, from)) = open.get(idx).cloned() else {
-            return SourceEvent::Waiting;
-        };
-        if self.unbounded {
-            let until_ms = self.paused_until_ms.entry(split.clone()).or_default();
-            if now_ms >= *until_ms && rng.one_in(8) {
-                *until_ms = now_ms + rng.below(400);
-            }
-            if now_ms < *until_ms {
-                return SourceEvent::NothingNew(split);
-            }
-        }
-        let input = Arc::clone(&self.input);
-        let all = input.records(&split);
-        if from >= all.len() {
-            open.remove(idx);
-            return SourceEvent::SplitEnded(split);
-        }
-        let n = 1 + rng.pick(READ_ROWS_MAX as usize);
-        let to = (from + n).min(all.len());
-        if let Some((_, next)) = open.get_mut(idx) {
-            *next = to;
-        }
-        SourceEvent::Batch(self.batch(split, from, all.get(from..to).unwrap_or_default()))
-    }
-
-    fn batch(&self, split: SplitId, from: usize, records: &[Record]) -> SourceBatch {
-        let name: Arc<str> = split.0.as_str().into();
-        let numbered = || (from as u64..).zip(records);
-        let good: Vec<(u64, &Record)> = numbered().filter(|(_, record)| !record.broken).collect();
-        let mut bad = BadRows::default();
-        for (n, _) in numbered().filter(|(_, record)| record.broken) {
-            bad.push(
-                Some(b"?"),
-                "not a row".to_owned(),
-                Some((&name, format!("{n}:{n}"))),
-                None,
-            );
-        }
-        let values = good.iter().map(|(_, record)| *record);
-        let column = |column: &Column| -> ArrayRef {
-            match column.name.as_str() {
-                "k" => Arc::new(
-                    values
-                        .clone()
-                        .map(|row| row.k.clone())
-                        .collect::<StringArray>(),
-                ),
-                "v" => Arc::new(Int64Array::from_iter_values(
-                    values.clone().map(|row| row.v),
-                )),
-                _ => Arc::new(
-                    values
-                        .clone()
-                        .map(|row| row.ts)
-                        .collect::<TimestampMicrosecondArray>(),
-                ),
-            }
-        };
-        let columns = self.columns.iter().map(column).collect();
-        let rows = RecordBatch::try_new(schema(&self.columns), columns)
-            .expect("every shape's source has the columns k, v and ts");
-        let number = UInt64Array::from_iter_values(good.iter().map(|(n, _)| *n));
-        SourceBatch {
-            split,
-            rows,
-            origin: Some(Origin {
-                source: name,
-                row: number.clone(),
-                offset: number,
-            }),
-            bad_n: bad.len() as u64,
-            bad,
-            unknown_fields: 0,
-            progress: SplitProgress::At((from + records.len()).to_string()),
-        }
-    }
 }
 
 /// Writes the rows of one sink of one subtask.
@@ -308,6 +167,21 @@ fn rows(batch: &StreamBatch) -> Vec<Row> {
     (0..batch.len()).map(row).collect()
 }
 
+/// A subtask's place after a hand-over, and how many there are then.
+fn place_after(me: SubtaskIdx, hand_over: Option<&HandOver>) -> (u32, u32) {
+    let Some(hand_over) = hand_over else {
+        return (0, 1);
+    };
+    rank(me, hand_over.deployment.placement.keys())
+}
+
+/// A subtask's place among these, and how many they are.
+pub fn rank<'a>(me: SubtaskIdx, all: impl Iterator<Item = &'a SubtaskIdx>) -> (u32, u32) {
+    all.fold((0, 0), |(before, n), it| {
+        (before + u32::from(*it < me), n + 1)
+    })
+}
+
 /// One task and what waits for it.
 pub struct Task {
     /// The decisions.
@@ -326,6 +200,8 @@ pub struct Task {
     pub source: Option<OperatorUid>,
     /// Hand-overs of which it has what it gained, to be told.
     pub received: Vec<CheckpointId>,
+    /// The hand-over that was prepared last.
+    pub hand_over: Option<Arc<HandOver>>,
     reading: bool,
     waiting: Option<SourceEvent>,
     /// Sinks by index within the stage.
@@ -360,6 +236,7 @@ impl Task {
             reader,
             source,
             received: Vec::new(),
+            hand_over: None,
             waiting: None,
             writers,
             uploads: VecDeque::new(),
@@ -447,7 +324,7 @@ impl Task {
         match control {
             Control::Abort(id) => self.core.on_abort(id),
             Control::GiveUp => self.core.give_up_alignment(),
-            Control::Prepare(hand_over, first) => self.core.prepare(hand_over, first, false),
+            Control::Prepare(hand_over, first) => self.prepare(hand_over, first),
             Control::Withdraw => self.core.withdraw(),
             Control::Receive(receipt) => self.receive(&receipt)?,
             Control::Answer {
@@ -468,11 +345,12 @@ impl Task {
             && let (Some(reader), Some(uid)) = (&mut self.reader, &self.source)
         {
             let all = receipt.manifest.sources.get(uid);
-            let mine = self
-                .core
-                .splits_after(all.map(Vec::as_slice).unwrap_or_default());
+            let all = all.cloned().unwrap_or_default();
+            let mine = self.core.splits_after(&all);
             let open = mine.iter().filter(|it| it.progress != SplitProgress::End);
-            reader.open(open.cloned().collect());
+            let open = open.cloned().collect();
+            let place = place_after(self.core.id().subtask, self.hand_over.as_deref());
+            reader.open(place, all, open);
             self.reading = true;
             self.core.receive_splits(mine)?;
         }
@@ -483,6 +361,20 @@ impl Task {
         }
         self.received.push(receipt.manifest.id);
         Ok(())
+    }
+
+    fn prepare(&mut self, hand_over: Arc<HandOver>, first: usize) {
+        let looks = self.reader.as_ref().is_some_and(Reader::looks_for_splits);
+        self.core.prepare(Arc::clone(&hand_over), first, looks);
+        self.hand_over = Some(hand_over);
+    }
+
+    /// Other readers go on with some splits: it goes on with these.
+    pub fn reopen(&mut self, splits: Vec<SplitState>) {
+        let place = place_after(self.core.id().subtask, self.hand_over.as_deref());
+        if let Some(reader) = &mut self.reader {
+            reader.open(place, splits.clone(), splits);
+        }
     }
 
     /// Its work is another's.
@@ -513,7 +405,7 @@ impl Task {
         let Some(reader) = &mut self.reader else {
             return Ok(());
         };
-        let event = reader.next(rng, now_ms);
+        let event = reader.next(rng, now_ms)?;
         self.on_event(event)
     }
 
@@ -526,6 +418,9 @@ impl Task {
                 if !self.core.wake(operator, &batch.split)? {
                     self.waiting = Some(SourceEvent::Batch(batch));
                     return Ok(());
+                }
+                if let Some(reader) = &mut self.reader {
+                    reader.on_taken(&batch);
                 }
                 self.core.on_source_batch(operator, batch)
             }

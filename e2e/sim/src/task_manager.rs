@@ -19,10 +19,10 @@ use streamforge_store::MemoryStore;
 use streamforge_store::memory::{Fault, Faults, Operation, OperationKind};
 
 use crate::attempt::{Attempt, Outcome, Site};
-use crate::job::Input;
 use crate::net::{What, Wire};
 use crate::outside::Outside;
 use crate::publish::{KafkaSlots, Stage, Trouble};
+use crate::reader::Sources;
 use crate::rng::Rng;
 use crate::task::Control;
 
@@ -68,8 +68,7 @@ pub struct TaskManager {
     pub id: TaskManagerId,
     /// Subtasks it can run.
     pub slots: u32,
-    input: Arc<Input>,
-    unbounded: bool,
+    sources: Sources,
     /// Its client.
     pub store: MemoryStore,
     newest: Newest,
@@ -93,18 +92,11 @@ pub struct TaskManager {
 
 impl TaskManager {
     /// A task manager that runs nothing.
-    pub fn new(
-        id: TaskManagerId,
-        slots: u32,
-        input: &Arc<Input>,
-        unbounded: bool,
-        store: MemoryStore,
-    ) -> Self {
+    pub fn new(id: TaskManagerId, slots: u32, sources: Sources, store: MemoryStore) -> Self {
         Self {
             id,
             slots,
-            input: Arc::clone(input),
-            unbounded,
+            sources,
             store,
             newest: Newest::default(),
             attempt: None,
@@ -150,8 +142,7 @@ impl TaskManager {
         let mut site = Site {
             me: &self.id,
             store: &self.store,
-            input: &self.input,
-            unbounded: self.unbounded,
+            sources: &self.sources,
             outside,
         };
         act(&mut self.attempt, &mut site)

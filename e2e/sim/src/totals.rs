@@ -1,5 +1,6 @@
 //! What happened, over all seeds: the chaos must reach everything it is for.
 
+use crate::kafka::KafkaTotals;
 use crate::process::Process;
 
 /// Numbers of what happened.
@@ -37,6 +38,8 @@ pub struct Totals {
     pub broken_channels_n: u64,
     /// Frames of an attempt that their receiver did not run (any more).
     pub refused_frames_n: u64,
+    /// Ends of transactions that a partition missed (X7).
+    pub forgotten_n: u64,
     /// Late (record, window) pairs.
     pub late_n: u64,
     /// Rows published.
@@ -45,6 +48,14 @@ pub struct Totals {
     pub savepoints_n: u64,
     /// Jobs that began with one.
     pub begun_n: u64,
+    /// Partitions that appeared while a job ran.
+    pub added_n: u64,
+    /// Times that leaders of partitions went away.
+    pub away_n: u64,
+    /// Times that a partition was silent long enough to be idle.
+    pub silences_n: u64,
+    /// Records of aborted transactions that readers passed.
+    pub aborted_n: u64,
 }
 
 impl Totals {
@@ -58,6 +69,14 @@ impl Totals {
         self.withdrawn_n += process.reports.withdrawn_n;
     }
 
+    /// Adds what happened to the topics that were read.
+    pub fn add_kafka(&mut self, kafka: KafkaTotals) {
+        self.added_n += kafka.added_n;
+        self.away_n += kafka.away_n;
+        self.silences_n += kafka.silences_n;
+        self.aborted_n += kafka.aborted_n;
+    }
+
     /// Adds another seed's.
     pub fn add(&mut self, other: &Totals) {
         for (mine, others) in self.fields().into_iter().zip(other.clone().fields()) {
@@ -65,7 +84,7 @@ impl Totals {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 20] {
+    fn fields(&mut self) -> [&mut u64; 25] {
         [
             &mut self.checkpoints_n,
             &mut self.coordinators_n,
@@ -83,10 +102,15 @@ impl Totals {
             &mut self.frozen_n,
             &mut self.broken_channels_n,
             &mut self.refused_frames_n,
+            &mut self.forgotten_n,
             &mut self.late_n,
             &mut self.rows_n,
             &mut self.savepoints_n,
             &mut self.begun_n,
+            &mut self.added_n,
+            &mut self.away_n,
+            &mut self.silences_n,
+            &mut self.aborted_n,
         ]
     }
 

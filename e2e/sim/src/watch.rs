@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_coordinator::expected_objects;
 use streamforge_core::frame;
-use streamforge_core::ids::{CheckpointId, Epoch, OperatorUid, TaskId};
+use streamforge_core::ids::{CheckpointId, Epoch, OperatorUid, SplitId, TaskId};
 use streamforge_core::job_graph::{Input as OperatorInput, JobGraph, OperatorKind, Port};
 use streamforge_core::manifest::{
     self, CheckpointKind, HEAD_KEY, Head, Manifest, SplitProgress, SplitState,
@@ -16,7 +16,7 @@ use streamforge_core::manifest::{
 use streamforge_core::object_key::{PARTS, writer_of};
 use streamforge_store::{ETag, MemoryStore};
 
-use crate::job::Input;
+use crate::input::Input;
 
 /// The newest head seen.
 #[derive(Debug, Default)]
@@ -63,6 +63,7 @@ impl HeadWatch {
         }
         let manifest = read_manifest(store, &named?);
         check_manifest(&manifest, graph, input, self.handed);
+        check_splits(self.newest.as_ref(), &manifest);
         self.recorded = self
             .newest
             .take()
@@ -208,12 +209,29 @@ fn subtask_of(key: &str) -> Option<String> {
     task.split_once('.').map(|(_, subtask)| subtask.to_owned())
 }
 
-fn rows_read(splits: &[SplitState], input: &Input) -> u64 {
-    let read = |it: &SplitState| match &it.progress {
-        SplitProgress::At(position) => position.parse().expect("positions are row numbers"),
-        SplitProgress::End => input.records(&it.split).len() as u64,
+/// A split that is known is known for ever, once, and is read on only (C7, C11).
+fn check_splits(before: Option<&Manifest>, manifest: &Manifest) {
+    let id = manifest.id;
+    let at = |state: &SplitState| match &state.progress {
+        SplitProgress::At(position) => position.parse().expect("positions are numbers"),
+        SplitProgress::End => u64::MAX,
     };
-    splits.iter().map(read).sum()
+    for (uid, states) in &manifest.sources {
+        let mut now: BTreeMap<&SplitId, u64> = BTreeMap::new();
+        for state in states {
+            let again = now.insert(&state.split, at(state));
+            assert!(again.is_none(), "{id}: {} is there twice (O4)", state.split);
+        }
+        let before = before.and_then(|before| before.sources.get(uid));
+        for state in before.into_iter().flatten() {
+            let (split, read) = (&state.split, at(state));
+            assert!(
+                now.get(split).is_some_and(|now| *now >= read),
+                "{id}: {split} was read to {read} and is at {:?} (C7, C11)",
+                now.get(split)
+            );
+        }
+    }
 }
 
 /// T3: every record in exactly one place; per edge what goes out comes in; and a source's rows are
@@ -228,7 +246,8 @@ fn check_ledger(manifest: &Manifest, graph: &JobGraph, input: &Input) {
         );
     }
     for (uid, splits) in &manifest.sources {
-        let (rows_in, read) = (of(uid).rows_in, rows_read(splits, input));
+        let read = splits.iter().map(|split| input.read_n(split)).sum::<u64>();
+        let rows_in = of(uid).rows_in;
         assert_eq!(
             rows_in, read,
             "{id}: {uid} counted other rows than it read (T3)"

@@ -15,7 +15,9 @@ use streamforge_core::messages::TaskManagerId;
 use streamforge_store::MemoryStore;
 use streamforge_store::memory::{Fault, Faults, Operation, OperationKind};
 
-use crate::job::{Input, Shape, shapes};
+use crate::input::Input;
+use crate::job::{FAR, Shape, shapes};
+use crate::kafka::Kafka;
 use crate::net::Net;
 use crate::oracle;
 use crate::outside::Outside;
@@ -66,6 +68,8 @@ pub struct World<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) graph: &'a JobGraph,
     pub(crate) input: Arc<Input>,
+    /// Who holds the input, if that is not simply there.
+    pub kafka: Option<Kafka>,
     pub(crate) now_ms: u64,
     pub(crate) steps_n: u64,
     pub(crate) store: MemoryStore,
@@ -124,7 +128,7 @@ impl<'a> World<'a> {
         let faults_one_in = 15 + rng.below(200);
         let stir_one_in = 150 + rng.below(1_500);
         trace.say(|| {
-            let rows = |it: &crate::job::SplitRecords| it.records.len();
+            let rows = |it: &crate::input::SplitRecords| it.records.len();
             let splits: Vec<usize> = input.splits.iter().map(rows).collect();
             let wild = input.wild;
             format!(
@@ -132,11 +136,17 @@ impl<'a> World<'a> {
                 shape.name
             )
         });
+        let calm = Arc::new(AtomicBool::new(false));
+        let kafka = shape.kafka.then(|| {
+            let is_bounded = !shape.unbounded;
+            Kafka::new(&input, is_bounded, rng.split(), &calm)
+        });
         Self {
             rng,
             shape,
             graph,
             input,
+            kafka,
             now_ms: 1,
             steps_n: 0,
             store: MemoryStore::new(),
@@ -156,7 +166,7 @@ impl<'a> World<'a> {
             elsewhere: None,
             parallelism: 0,
             totals: Totals::default(),
-            calm: Arc::new(AtomicBool::new(false)),
+            calm,
             faults_one_in,
             stir_one_in,
             restarts: true,
@@ -172,6 +182,7 @@ impl<'a> World<'a> {
         let saved = self.saved.newest.take();
         let (seed, shape, graph) = (self.rng.any(), self.shape, self.graph);
         let (input, trace) = (Arc::clone(&self.input), self.trace.clone());
+        let kafka = self.kafka.clone();
         let (mut totals, hash) = self.finish();
         let Some(saved) = saved else {
             return (totals, hash);
@@ -181,6 +192,10 @@ impl<'a> World<'a> {
         begun
             .trace
             .say(|| format!("another job begins with the savepoint of {id}"));
+        if let Some(kafka) = kafka {
+            let rng = begun.rng.split();
+            begun.kafka = Some(kafka.for_another(&saved.manifest, rng, &begun.calm));
+        }
         begun.store = saved.elsewhere();
         begun.outside = saved.outside;
         (begun.begun_with, begun.elsewhere) = (Some(id), Some(saved.manifest));
@@ -202,11 +217,11 @@ impl<'a> World<'a> {
         self.calm.store(true, Ordering::Relaxed);
         self.trace.say(|| "calm".to_owned());
         self.restore_fleet();
-        if !self.watch.is_finished() {
+        if !self.is_over() {
             self.start_somebody();
         }
         let mut left = CALM_STEPS_MAX;
-        while !self.watch.is_finished() {
+        while !self.is_over() {
             left -= 1;
             assert!(
                 left > 0,
@@ -221,8 +236,13 @@ impl<'a> World<'a> {
     /// Runs the job to its end and compares everything.
     pub fn finish_quietly(mut self) {
         self.restarts = true;
-        self.until("finished", |world| world.watch.is_finished());
+        self.until("finished", Self::is_over);
         self.finish();
+    }
+
+    /// From now on the job may end for good before its end.
+    pub fn expect_failure(&mut self) {
+        self.may_fail = true;
     }
 
     /// Goes on until `is_so`; panics if that never comes.
@@ -253,10 +273,24 @@ impl<'a> World<'a> {
         world
     }
 
+    /// Whether the job is finished; one without an end: whether everything was read, has fired and is
+    /// visible.
+    pub fn is_over(&self) -> bool {
+        let (Some(kafka), Some(newest)) = (&self.kafka, &self.watch.newest) else {
+            return self.watch.is_finished();
+        };
+        let operators = newest.operators.values();
+        let mut watermarks = operators.flat_map(|it| &it.watermarks);
+        self.watch.is_finished()
+            || kafka.is_over()
+                && watermarks.all(|(_, watermark)| watermark.0 > FAR / 2)
+                && self.outside.unpublished_to(newest.id).is_empty()
+    }
+
     /// Whether everything was read and fired.
     pub fn is_done(&self) -> bool {
         let last = self.watch.newest.as_ref();
-        self.watch.is_finished() || last.is_some_and(|it| it.kind == CheckpointKind::Final)
+        self.is_over() || last.is_some_and(|it| it.kind == CheckpointKind::Final)
     }
 
     /// Nothing is published until it is called with `false`.
@@ -361,7 +395,7 @@ impl<'a> World<'a> {
             .expect("a finished job has a manifest");
         oracle::check(
             self.shape,
-            &self.input,
+            (&self.input, self.kafka.as_ref()),
             manifest,
             &self.store,
             &self.outside,
@@ -373,6 +407,12 @@ impl<'a> World<'a> {
             .map(|rows| rows.len() as u64)
             .sum::<u64>();
         self.totals.rows_n = rows_n;
+        let broker = self.outside.broker.as_ref();
+        self.totals.forgotten_n = broker.map_or(0, |it| it.forgotten_n);
+        if let Some(kafka) = &self.kafka {
+            kafka.forget_work();
+            self.totals.add_kafka(kafka.totals());
+        }
         self.totals.late_n = self.outside.rows(crate::job::LATE).len() as u64;
         self.trace.note(&[rows_n, self.now_ms, self.steps_n]);
         (self.totals, self.trace.hash())
@@ -396,6 +436,11 @@ impl<'a> World<'a> {
     pub fn step(&mut self) {
         self.steps_n += 1;
         self.now_ms += self.rng.below(6);
+        if let Some(kafka) = &self.kafka {
+            for line in kafka.step(self.now_ms) {
+                self.trace.say(|| format!("{} {line}", self.now_ms));
+            }
+        }
         if self.lands && self.store.under_way_n() > 0 && self.rng.one_in(50) {
             let idx = self.rng.pick(self.store.under_way_n());
             let landed = self.store.land(idx);
@@ -412,7 +457,7 @@ impl<'a> World<'a> {
         if !self.is_calm() && self.rng.one_in(SAVEPOINT_ONE_IN) {
             self.ask_for_savepoint();
         }
-        if self.restarts && self.processes.is_empty() && !self.watch.is_finished() {
+        if self.restarts && self.processes.is_empty() && !self.is_over() {
             self.start_somebody();
         }
         self.move_somebody();
@@ -490,6 +535,9 @@ impl<'a> World<'a> {
         let named = self.watch.look(&self.store, self.graph, &self.input);
         if let Some(manifest) = named.cloned() {
             self.outside.on_named(&manifest);
+            if let Some(kafka) = &self.kafka {
+                kafka.on_named(&manifest);
+            }
             if let Some(stop) = self.watch.recorded.take() {
                 let unpublished = self.outside.unpublished_to(manifest.id);
                 assert!(

@@ -10,7 +10,8 @@ use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId};
 use streamforge_core::manifest::{CheckpointKind, SplitProgress};
 use streamforge_core::messages::{Command, Event};
 use streamforge_core::object_key::writer_of;
-use streamforge_sim::job::{Input, LATE, OUT, Record, SECOND, SplitRecords, shape};
+use streamforge_sim::input::{Input, Record, SplitRecords};
+use streamforge_sim::job::{LATE, OUT, SECOND, shape};
 use streamforge_sim::world::World;
 
 /// A long job in order.
@@ -62,6 +63,7 @@ fn split(source: &str, name: &str, records: Vec<Record>) -> SplitRecords {
         source: OperatorUid(source.to_owned()),
         split: SplitId(name.to_owned()),
         records,
+        log: None,
     }
 }
 

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use streamforge_coordinator::{Error, Outcome};
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::CheckpointKind;
-use streamforge_sim::job::{Input, shape};
+use streamforge_sim::input::Input;
+use streamforge_sim::job::shape;
 use streamforge_sim::world::World;
 
 /// A long job on task managers with so many slots each, of which nothing is started yet.
@@ -182,6 +183,34 @@ fn order_to_scale_is_a_hand_over_up_and_down_k3() {
             world.finish_quietly();
         }
     }
+}
+
+/// Whoever left in the first hears nothing of the second, and still has an attempt of an older table.
+#[test]
+fn successor_that_comes_after_two_hand_overs_adopts_too_f1_k3() {
+    let mut adopted_n = 0;
+    for seed in 0..5 {
+        let (mut world, _) = quiet(seed, "hopping", &[1, 1, 1]);
+        let first = running(&mut world, 3);
+        for (n, to) in [(1, 2), (2, 1)] {
+            world.scale_to(first, to);
+            world.until("the hand-over", |world| {
+                world.is_done() || reports(world, first).handed_over_n == n
+            });
+        }
+        if !world.is_done() {
+            let before = epoch(&world);
+            world.kill_coordinator(first);
+            let second = world.start_alone(3);
+            world.until("the adoption", |world| {
+                reports(world, second).adopted_n == 1 || epoch(world) > before
+            });
+            assert_eq!(epoch(&world), before, "seed {seed}: the epoch goes on");
+            adopted_n += 1;
+        }
+        world.finish_quietly();
+    }
+    assert!(adopted_n > 0, "no job was long enough");
 }
 
 /// A task that leaves has acknowledged the barrier, and is slow to answer those who join it behind that:

@@ -11,19 +11,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::ids::CheckpointId;
-use streamforge_core::manifest::{CheckpointKind, Head, Plan};
-use streamforge_core::messages::{Command, Deployment, RunningAttempt, Stamp, TaskManagerId};
+use streamforge_core::manifest::{CheckpointKind, Head, Manifest, Plan};
+use streamforge_core::messages::{
+    Command, Deployment, Registration, RunningAttempt, Stamp, TaskManagerId,
+};
 
 use crate::attempt::Attempt;
 use crate::coordinator::Coordinator;
 use crate::decision::Report;
 use crate::hand_over::HandingOver;
-use crate::status::Phase;
+use crate::status::{Failure, Phase};
 
 /// What the task managers that have registered say together.
 enum Evidence {
-    /// The attempt cannot go on.
-    Over(String),
+    /// The attempt cannot go on: because of this task manager, and why.
+    Over(Option<String>, String),
     /// Some of its task managers have not come yet.
     Incomplete,
     /// All are here.
@@ -33,29 +35,32 @@ enum Evidence {
 impl Coordinator {
     /// Decided before the takeover, because the head says which of the two it is.
     pub(crate) fn may_adopt(&mut self) -> bool {
-        let hash = self.plan.hash();
         let restored = self.committed.as_ref();
-        let may = self.config.members.adopt_within_ms.is_some()
+        self.adoption_begins = restored.is_some_and(|manifest| self.may_go_on_from(manifest));
+        self.adoption_begins
+    }
+
+    /// Whether an attempt whose newest manifest this is may be running, so that nobody needs what it
+    /// names.
+    pub(crate) fn may_go_on_from(&self, newest: &Manifest) -> bool {
+        let is_as_before = |head: &Head| {
+            head.plan_hash == Plan::hash_of(&self.config.graph)
+                // Some may send by the proposed table: the one exception to F1 (K3).
+                && head.proposed.is_none()
+                && head.assignment.groups_n() == self.config.graph.max_parallelism
+                && !head.finished
+        };
+        self.config.members.adopt_within_ms.is_some()
             && self.config.rewind_to.is_none()
             && self.import.is_none()
-            && self.head.head().is_some_and(|head| {
-                head.plan_hash == hash
-                    // Some may send by the proposed table: the one exception to F1 (K3).
-                    && head.proposed.is_none()
-                    && head.assignment.groups_n() == self.config.graph.max_parallelism
-                    && !head.finished
-            })
-            && restored.is_some_and(|manifest| {
-                matches!(
-                    manifest.kind,
-                    CheckpointKind::Initial
-                        | CheckpointKind::Ordinary
-                        | CheckpointKind::HandOver
-                        | CheckpointKind::Savepoint
-                )
-            });
-        self.adoption_begins = may;
-        may
+            && self.head.head().is_some_and(is_as_before)
+            && matches!(
+                newest.kind,
+                CheckpointKind::Initial
+                    | CheckpointKind::Ordinary
+                    | CheckpointKind::HandOver
+                    | CheckpointKind::Savepoint
+            )
     }
 
     /// The head names this coordinator, and the epoch that may be running.
@@ -72,70 +77,76 @@ impl Coordinator {
         };
         match self.evidence() {
             Evidence::Whole(running, ended) => self.adopt(&running, ended),
-            Evidence::Over(reason) => self.give_up_adoption(&reason),
+            Evidence::Over(at, reason) => self.give_up_adoption(at, reason),
             Evidence::Incomplete if until_ms <= self.now_ms => {
-                self.give_up_adoption("not all task managers came back in time");
+                let reason = "not all task managers came back in time".to_owned();
+                self.give_up_adoption(None, reason);
             }
             Evidence::Incomplete => {}
         }
     }
 
+    /// What those say who are part of the attempt. One that a hand-over made leave, or that was to
+    /// join and did not, has an attempt of another table, and is needed at most to publish.
     fn evidence(&self) -> Evidence {
-        let Some(head) = self.head.head() else {
-            return Evidence::Incomplete;
+        let members = self.members.iter();
+        let ours = members.filter_map(|(id, it)| Some((id, self.ours(it)?)));
+        let ours: BTreeMap<&TaskManagerId, &RunningAttempt> = ours.collect();
+        let mut known = ours.values();
+        let found = known.find_map(|it| Some((*it, self.as_the_head_says(it)?)));
+        let Some((running, deployment)) = found else {
+            return self.evidence_of_idle();
         };
-        let (mut idle_slots_n, mut found) = (0_u32, None::<&RunningAttempt>);
-        let mut here: BTreeSet<&TaskManagerId> = BTreeSet::new();
         let mut ended = BTreeSet::new();
-        for (id, registration) in self.members.iter() {
-            let runs = registration.runs.as_deref();
-            let ours =
-                |it: &&RunningAttempt| it.stamp.job == head.job && it.stamp.epoch == head.epoch;
-            let Some(running) = runs.filter(ours) else {
-                idle_slots_n = idle_slots_n.saturating_add(registration.slots);
-                continue;
-            };
-            if let Some(cause) = &running.failed {
-                return Evidence::Over(format!("task manager {id}: {cause}"));
+        let parts = ours.iter().filter(|(id, _)| has_place(deployment, id));
+        for (id, theirs) in parts {
+            let over = |why: &str| Evidence::Over(Some(id.name.clone()), why.to_owned());
+            if let Some(cause) = &theirs.failed {
+                return over(cause);
             }
-            if self.as_the_head_says(running).is_none() {
-                return Evidence::Over(format!("task manager {id} runs another plan or table"));
+            if self.as_the_head_says(theirs).is_none() {
+                return over("it runs another plan or table");
             }
-            if !running.started {
-                return Evidence::Over(format!("on task manager {id} it has not begun to read"));
+            if !theirs.started {
+                return over("it has not begun to read");
             }
-            here.insert(id);
-            ended.extend(running.ended.iter().copied());
-            found = Some(running);
+            ended.extend(theirs.ended.iter().copied());
         }
-        let Some(running) = found else {
-            // Everybody is new: there is nothing to wait for.
-            return if idle_slots_n >= self.wanted {
-                Evidence::Over("no task manager runs it".to_owned())
-            } else {
-                Evidence::Incomplete
-            };
-        };
-        let Some(deployment) = self.as_the_head_says(running) else {
-            return Evidence::Incomplete;
-        };
         let runs = deployment.placement.values().map(|it| &it.task_manager);
         // Who publishes what a subtask left behind is needed as well.
         let unpublished = self.publisher.unpublished_slots();
         let slots = deployment.slots.iter();
         let slots = slots.filter(|(slot, _)| unpublished.contains(slot));
         for id in runs.chain(slots.map(|(_, owner)| owner)) {
-            if here.contains(id) {
+            if ours.contains_key(id) {
                 continue;
             }
             let replaced = self.members.iter().any(|(other, _)| other.name == id.name);
             return if replaced {
-                Evidence::Over(format!("task manager {} was started anew", id.name))
+                Evidence::Over(Some(id.name.clone()), "it was started anew".to_owned())
             } else {
                 Evidence::Incomplete
             };
         }
         Evidence::Whole(Box::new(running.clone()), ended)
+    }
+
+    /// What it runs of the attempt that the head names.
+    fn ours<'a>(&self, registration: &'a Registration) -> Option<&'a RunningAttempt> {
+        let (head, runs) = (self.head.head()?, registration.runs.as_deref()?);
+        (runs.stamp.job == head.job && runs.stamp.epoch == head.epoch).then_some(runs)
+    }
+
+    /// Nobody who runs it has come yet. If everybody is new there is nothing to wait for.
+    fn evidence_of_idle(&self) -> Evidence {
+        let members = self.members.iter();
+        let idle = members.filter(|(_, it)| self.ours(it).is_none());
+        let idle_slots_n = idle.fold(0_u32, |sum, (_, it)| sum.saturating_add(it.slots));
+        if idle_slots_n >= self.wanted {
+            Evidence::Over(None, "no task manager runs it".to_owned())
+        } else {
+            Evidence::Incomplete
+        }
     }
 
     /// What runs must be what the head describes: plan, table and parallelism. A task manager may not
@@ -193,7 +204,7 @@ impl Coordinator {
             tasks: self.config.graph.tasks_of(deployment.subtasks()).collect(),
             deployment: deployment.clone(),
             places: self.places.clone(),
-            unprepared: BTreeSet::new(),
+            unprepared: BTreeMap::new(),
             progress: Default::default(),
             restored: deployment.restore.clone(),
             sources: committed.sources.clone(),
@@ -203,6 +214,8 @@ impl Coordinator {
             recovering: false,
             holders: BTreeMap::new(),
             departed,
+            unions_failed_n: 0,
+            adopted: true,
             hand_over: handed.as_ref().map(|committed| {
                 let places = self.places.clone();
                 HandingOver::adopted(deployment.clone(), places, committed.id, self.now_ms)
@@ -233,7 +246,7 @@ impl Coordinator {
         self.report(Report::Adopted { generation, epoch });
     }
 
-    fn give_up_adoption(&mut self, reason: &str) {
+    fn give_up_adoption(&mut self, task_manager: Option<String>, reason: String) {
         self.adopt_until_ms = None;
         let job = self.head.head().map(|head| head.job.clone());
         let runs = |it: &RunningAttempt| Some(&it.stamp.job) == job.as_ref();
@@ -246,9 +259,23 @@ impl Coordinator {
         if self.stop_since_ms.is_some() {
             return self.stopped(None);
         }
+        let time_ms = self.now_ms;
+        let failure = Failure {
+            time_ms,
+            task_manager,
+            reason,
+        };
+        let reason = failure.to_string();
         if was_running {
-            self.status.last_failure = Some(reason.to_owned());
+            self.status.last_failure = Some(failure);
         }
-        self.begin_epoch();
+        self.report(Report::NotAdopted { reason });
+        self.check_before_epoch();
     }
+}
+
+/// Whether it runs a part of this.
+fn has_place(deployment: &Deployment, id: &TaskManagerId) -> bool {
+    let mut places = deployment.placement.values();
+    places.any(|place| place.task_manager == *id)
 }

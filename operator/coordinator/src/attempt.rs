@@ -21,7 +21,7 @@ use crate::head::{Change, Table};
 use crate::placement::{Places, Placing, place};
 use crate::restart::Verdict;
 use crate::splits::deal_splits;
-use crate::status::{CompletedCheckpoint, Phase};
+use crate::status::{CompletedCheckpoint, Failure, Phase};
 
 /// How long the return to all subtasks waits after a loss, at first; doubles with each.
 const GROW_WAIT_MS_INITIAL: u64 = 1_000;
@@ -29,6 +29,10 @@ const GROW_WAIT_MS_INITIAL: u64 = 1_000;
 /// Task managers that are lost within so long of the first are one failure: a machine or a network
 /// takes several along, and each is noticed by itself.
 const INCIDENT_MS: u64 = 1_000;
+
+/// Task managers that load say so as they get on. When one does not for this long, something hangs there that no
+/// restore waits for: a piece of an operator's state is read in less.
+pub(crate) const LOADING_QUIET_MS_MAX: u64 = 900_000;
 
 /// After this long without a loss it begins anew with the shortest wait.
 const CALM_MS: u64 = 60_000;
@@ -43,8 +47,9 @@ pub(crate) struct Attempt {
     pub deployment: Deployment,
     /// Who runs which subtask.
     pub places: Places,
-    /// Task managers that have not loaded their tasks yet.
-    pub unprepared: BTreeSet<TaskManagerId>,
+    /// Task managers that have not loaded their tasks yet, and when each last said that it gets on, or was sent what
+    /// to load.
+    pub unprepared: BTreeMap<TaskManagerId, u64>,
     /// What each last said of its tasks.
     pub progress: BTreeMap<TaskManagerId, Progress>,
     /// What it was deployed from; counters count from here.
@@ -65,6 +70,10 @@ pub(crate) struct Attempt {
     pub departed: Departed,
     /// Owners change.
     pub hand_over: Option<HandingOver>,
+    /// Checkpoints in a row of whose acknowledgements no manifest could be made.
+    pub unions_failed_n: u32,
+    /// An earlier coordinator began it, and heard of it before this one did.
+    pub adopted: bool,
 }
 
 impl Attempt {
@@ -170,10 +179,12 @@ impl Coordinator {
             return;
         }
         let place = |idx| self.attempt.as_ref().and_then(|it| it.places.get(&idx));
+        let mut between = String::new();
         if let (Some(one), Some(other)) = (place(sender), place(receiver)) {
             self.channels.on_broke(self.now_ms, one, other);
+            between = format!("between {} and {}: ", one.name, other.name);
         }
-        self.on_failed(cause, true);
+        self.on_failed(None, &format!("{between}{cause}"), true);
     }
 
     /// The head names an epoch of which nothing has been sent: begin it, if enough are there.
@@ -214,7 +225,7 @@ impl Coordinator {
             epoch: head.epoch,
         };
         let deployment = Deployment {
-            graph: self.config.graph.clone(),
+            graph: JobGraph::clone(&self.config.graph),
             parallelism: head.parallelism,
             assignment: head.assignment.clone(),
             restore: self.restored(),
@@ -234,7 +245,9 @@ impl Coordinator {
             tasks: self.config.graph.tasks(deployment.parallelism).collect(),
             deployment: deployment.clone(),
             places: self.places.clone(),
-            unprepared: self.places.values().cloned().collect(),
+            unprepared: (self.places.values().cloned())
+                .map(|id| (id, self.now_ms))
+                .collect(),
             progress: BTreeMap::new(),
             sources: deployment
                 .restore
@@ -249,6 +262,8 @@ impl Coordinator {
             holders: BTreeMap::new(),
             departed: Departed::default(),
             hand_over: None,
+            unions_failed_n: 0,
+            adopted: false,
         };
         self.attempt = Some(attempt);
         self.note_restored();
@@ -310,8 +325,8 @@ impl Coordinator {
             });
     }
 
-    /// A task manager's tasks are loaded; go on when all are. Splits of sources that no manifest
-    /// knows must be committed first (C10).
+    /// A task manager's tasks are loaded; go on when all are. Splits that no manifest knows
+    /// must be committed first (C10).
     pub(crate) fn on_prepared(
         &mut self,
         from: &TaskManagerId,
@@ -326,10 +341,12 @@ impl Coordinator {
         attempt.unprepared.remove(from);
         let mut new = attempt.restored.is_none();
         for (source, splits) in splits {
-            attempt.sources.entry(source).or_insert_with(|| {
-                new = true;
-                splits
-            });
+            new |= !attempt.sources.contains_key(&source);
+            let known = attempt.sources.entry(source).or_default();
+            let ids: BTreeSet<SplitId> = known.iter().map(|it| it.split.clone()).collect();
+            let unknown = splits.into_iter().filter(|it| !ids.contains(&it.split));
+            known.extend(unknown);
+            new |= known.len() > ids.len();
         }
         if !attempt.unprepared.is_empty() {
             return;
@@ -341,12 +358,35 @@ impl Coordinator {
         }
     }
 
+    /// Loading that does not get on somewhere ends the attempt, whatever the others say: whoever hangs there says
+    /// nothing by itself.
+    pub(crate) fn check_loading(&mut self) {
+        let Some(attempt) = &self.attempt else { return };
+        if self.phase != Phase::Deploying {
+            return;
+        }
+        let unprepared = attempt.unprepared.iter();
+        let quiet = unprepared.filter(|(_, at_ms)| *at_ms + LOADING_QUIET_MS_MAX <= self.now_ms);
+        let quiet: Vec<&TaskManagerId> = quiet.map(|(id, _)| id).collect();
+        let Some(first) = quiet.first().copied().cloned() else {
+            return;
+        };
+        let names: Vec<&str> = quiet.iter().map(|id| id.name.as_str()).collect();
+        let names = names.join(", ");
+        let minutes_n = LOADING_QUIET_MS_MAX / 60_000;
+        let cause = format!("for {minutes_n} minutes nothing of its tasks was loaded by {names}");
+        self.on_failed(Some(&first), &cause, true);
+    }
+
     /// Manifest 0 is committed, or was long ago.
     pub(crate) fn let_rows_flow(&mut self) {
         let Some(attempt) = &self.attempt else { return };
         let splits = deal_splits(&attempt.sources, attempt.deployment.parallelism);
         let (epoch, recovering) = (attempt.stamp.epoch, attempt.recovering);
         self.phase = Phase::Running;
+        // What the attempt before knew of its sources is over.
+        self.status.unreachable.clear();
+        self.status.lag.clear();
         // X4: what the restored manifest lists goes first.
         self.send_notices();
         self.send(Command::Start { splits });
@@ -359,52 +399,41 @@ impl Coordinator {
         self.report(Report::Running { epoch });
     }
 
-    pub(crate) fn on_progress(&mut self, from: TaskManagerId, progress: Progress) {
-        let Some(attempt) = &mut self.attempt else {
-            return;
-        };
-        attempt.progress.insert(from, progress);
-        let mut progress = Progress::default();
-        attempt.progress.values().for_each(|one| progress.add(one));
-        let base = attempt.restored.as_ref().map(|manifest| &manifest.ledger);
-        self.status.ledger = ledger(base, [&progress.counters]);
-        self.status.watermarks = progress.watermarks;
-        self.status.held_back_by = progress.held_back_by;
-        self.status.read = progress.read;
-        self.status.lag = progress.lag;
-    }
-
     /// A task manager is gone. If it ran a part of the attempt, all of the attempt is over; nothing
     /// is wrong with the job, so the next one waits for nothing unless this happens in a row.
     pub(crate) fn on_task_manager_lost(&mut self, id: &TaskManagerId, cause: &str) {
         self.put_off_growing();
-        self.on_task_manager_gone(id, cause, true);
+        self.report(Report::TaskManagerLost {
+            task_manager: id.clone(),
+            cause: cause.to_owned(),
+        });
+        self.on_task_manager_gone(id, cause);
     }
 
-    /// Its session is over. One that was expected to go is no reason to wait before another one
-    /// takes its place.
-    pub(crate) fn on_task_manager_gone(&mut self, id: &TaskManagerId, cause: &str, expected: bool) {
-        let (task_manager, text) = (id.clone(), cause.to_owned());
-        self.report(Report::TaskManagerLost {
-            task_manager,
-            cause: text,
-        });
+    /// One that was let go has gone: no reason to wait before another one takes its place.
+    pub(crate) fn on_task_manager_left(&mut self, id: &TaskManagerId) {
+        let task_manager = id.clone();
+        self.report(Report::TaskManagerLeft { task_manager });
+        self.on_task_manager_gone(id, "it was asked to end, and no other could take over");
+    }
+
+    fn on_task_manager_gone(&mut self, id: &TaskManagerId, cause: &str) {
         self.channels.on_lost(id);
-        if !expected {
-            self.put_off_growing();
-        }
         let runs = |attempt: &Attempt| attempt.places.values().any(|it| it == id);
         if self.attempt.as_ref().is_some_and(runs) || self.on_partner_lost(id) {
             self.same_incident = self.now_ms < self.incident_until_ms;
             if !self.same_incident {
                 self.incident_until_ms = self.now_ms + INCIDENT_MS;
             }
-            self.on_failed(&format!("task manager {}: {cause}", id.name), true);
+            self.on_failed(Some(id), cause, true);
             self.same_incident = false;
         }
         // A broken channel may have been reported before this.
         let patience_ms = self.now_ms + self.config.restart.backoff_initial_ms;
         let ran = self.places.values().any(|it| it == id);
+        if ran && self.attempt.is_none() {
+            self.blame(id, cause);
+        }
         if let Some(at_ms) = &mut self.recover_at_ms
             && ran
             && *at_ms <= patience_ms
@@ -426,8 +455,35 @@ impl Coordinator {
         self.grow_at_ms = self.now_ms + self.grow_wait_ms;
     }
 
-    /// The attempt is over. What it did since the newest manifest is forgotten and done again.
-    pub(crate) fn on_failed(&mut self, cause: &str, retry: bool) {
+    /// A failure that was nobody's a moment ago, such as a broken channel, was the loss of this one.
+    fn blame(&mut self, id: &TaskManagerId, cause: &str) {
+        let now_ms = self.now_ms;
+        let failure = self.status.last_failure.as_mut();
+        let is_its =
+            |it: &&mut Failure| it.task_manager.is_none() && now_ms < it.time_ms + INCIDENT_MS;
+        if let Some(failure) = failure.filter(is_its) {
+            failure.task_manager = Some(id.name.clone());
+            cause.clone_into(&mut failure.reason);
+        }
+    }
+
+    /// A task failed, or the loading of tasks.
+    pub(crate) fn on_task_failed(
+        &mut self,
+        from: &TaskManagerId,
+        task: Option<TaskId>,
+        cause: &str,
+        retry: bool,
+    ) {
+        // Nobody needs to be told that it is the only one.
+        let at = Some(from).filter(|it| **it != TaskManagerId::local());
+        let task = task.map_or_else(String::new, |task| format!("task {task}: "));
+        self.on_failed(at, &format!("{task}{cause}"), retry);
+    }
+
+    /// The attempt is over, because of what happened at that task manager if it was one's alone. What
+    /// it did since the newest manifest is forgotten and done again.
+    pub(crate) fn on_failed(&mut self, at: Option<&TaskManagerId>, reason: &str, retry: bool) {
         let Some(attempt) = &self.attempt else { return };
         let epoch = attempt.stamp.epoch;
         if attempt.hand_over.is_some() {
@@ -440,8 +496,14 @@ impl Coordinator {
         if needs_no_task {
             return; // all output is published
         }
-        self.forget_in_flight(cause);
-        self.status.last_failure = Some(cause.to_owned());
+        let failure = Failure {
+            time_ms: self.now_ms,
+            task_manager: at.map(|id| id.name.clone()),
+            reason: reason.to_owned(),
+        };
+        let cause = failure.to_string();
+        self.status.last_failure = Some(failure);
+        self.forget_in_flight(&cause);
         if self.stop_since_ms.is_some() {
             // What the newest manifest does not hold is read again by the next start.
             return self.stopped(Some(format!(
@@ -449,9 +511,8 @@ impl Coordinator {
             )));
         }
         if !retry {
-            return self.fail(Error::Job {
-                cause: cause.to_owned(),
-            });
+            let cause = reason.to_owned();
+            return self.fail(Error::Job { cause });
         }
         let verdict = if self.same_incident {
             Verdict::AgainIn(0)
@@ -460,16 +521,13 @@ impl Coordinator {
         };
         match verdict {
             Verdict::GiveUp { failures_n } => {
-                self.fail(Error::RestartBudget {
-                    failures_n,
-                    cause: cause.to_owned(),
-                });
+                self.fail(Error::RestartBudget { failures_n, cause });
             }
             Verdict::AgainIn(wait_ms) => {
                 self.status.restarts_n += 1;
                 self.phase = Phase::Recovering;
                 self.recover_at_ms = Some(self.now_ms + wait_ms);
-                let (cause, again_in_ms) = (cause.to_owned(), wait_ms);
+                let again_in_ms = wait_ms;
                 self.report(Report::AttemptFailed {
                     epoch,
                     cause,

@@ -36,6 +36,10 @@ const BEHIND_N: usize = 2;
 /// But no longer than this: a sink may be away for hours.
 const HELD_BACK_MS_MAX: u64 = 1_000;
 
+/// When so many checkpoints in a row had all acknowledgements and no manifest could be made of them, the
+/// attempt has lost something: only a restore finds it again.
+const UNIONS_FAILED_MAX: u32 = 3;
+
 /// A stop whose checkpoint never resolves ends after this many checkpoint timeouts.
 const STOP_TIMEOUTS_N: u64 = 3;
 
@@ -194,6 +198,8 @@ impl Coordinator {
             id: in_flight.id,
             kind: in_flight.kind,
             max_parallelism: self.config.graph.max_parallelism,
+            is_endless: !self.config.graph.bounded
+                || attempt.restored.as_ref().is_some_and(|it| it.ran_endless),
             time_ms: self.now_ms,
             duration_ms: self.now_ms - in_flight.since_ms,
         };
@@ -208,8 +214,11 @@ impl Coordinator {
             }
         };
         match built {
-            Err(reason) => self.abort(&reason),
+            Err(reason) => self.on_union_failed(&reason),
             Ok(manifest) => {
+                if let Some(attempt) = &mut self.attempt {
+                    attempt.unions_failed_n = 0;
+                }
                 let key = manifest_key(&manifest);
                 let bytes = manifest::encode(frame::MANIFEST, &manifest);
                 if manifest.kind == CheckpointKind::HandOver {
@@ -228,6 +237,20 @@ impl Coordinator {
                     },
                 );
             }
+        }
+    }
+
+    /// What the tasks say does not make a whole.
+    fn on_union_failed(&mut self, reason: &str) {
+        let Some(attempt) = &mut self.attempt else {
+            return;
+        };
+        attempt.unions_failed_n += 1;
+        let is_hopeless = attempt.unions_failed_n >= UNIONS_FAILED_MAX;
+        self.abort(reason);
+        if is_hopeless {
+            // Nothing is done by this if the abort has ended the attempt already.
+            self.on_failed(None, &format!("no checkpoint can be made: {reason}"), true);
         }
     }
 
@@ -402,6 +425,7 @@ impl Coordinator {
 
     /// Gives up what has taken too long.
     pub(crate) fn check_timeouts(&mut self) {
+        self.check_loading();
         let timeout_ms = self.config.checkpoint.timeout_ms;
         let now_ms = self.now_ms;
         if self.in_flight.as_ref().is_some_and(|in_flight| {
@@ -449,7 +473,7 @@ impl Coordinator {
         self.note_failed(in_flight.id, reason);
         if in_flight.kind == CheckpointKind::HandOver {
             // Some send by the new table already (K3).
-            return self.on_failed(&format!("the hand-over failed: {reason}"), true);
+            return self.on_failed(None, &format!("the hand-over failed: {reason}"), true);
         }
         let policy = &self.config.checkpoint;
         let wait_ms = policy

@@ -1,7 +1,10 @@
 //! What a coordinator is told when it is made.
 
+use std::sync::Arc;
+
 use streamforge_core::ids::{CheckpointId, JobId};
 use streamforge_core::job_graph::JobGraph;
+use streamforge_core::manifest::Plan;
 
 /// When checkpoints are taken and kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,10 +91,10 @@ pub struct Config {
     pub address: String,
     /// Random, different in every process: nonces of head swaps are drawn from it.
     pub nonce_seed: u64,
-    /// What runs.
-    pub graph: JobGraph,
+    /// What runs. Shared with whoever else keeps it: a process may have a thousand coordinators.
+    pub graph: Arc<JobGraph>,
     /// The document it was made from, as written; kept with the plan.
-    pub document: String,
+    pub document: Arc<str>,
     /// Subtasks per stage.
     pub parallelism: u32,
     /// Restore this retained checkpoint, not the newest (C7).
@@ -99,10 +102,23 @@ pub struct Config {
     /// Begin with this savepoint if the job has no state yet (C9): its place, for people. Its objects
     /// are under [`crate::ELSEWHERE`].
     pub restore_from: Option<String>,
+    /// State, and positions of input, that the document has no place for are dropped; else they refuse the
+    /// start.
+    pub drop_state: bool,
     /// Checkpoints.
     pub checkpoint: CheckpointPolicy,
     /// Failures.
     pub restart: RestartPolicy,
     /// Task managers.
     pub members: MemberPolicy,
+}
+
+impl Config {
+    /// What is stored beside the checkpoints.
+    pub(crate) fn plan(&self) -> Plan {
+        Plan {
+            graph: JobGraph::clone(&self.graph),
+            document: self.document.to_string(),
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //! own generation is known to have succeeded, and nothing after it lost one.
 
 use streamforge_core::ids::{CheckpointId, TaskId};
-use streamforge_core::manifest::{Head, Manifest, Plan};
+use streamforge_core::manifest::{Head, Manifest};
 use streamforge_core::messages::{Command, Event, Registration, Stamp, TaskManagerId};
 
 use crate::attempt::Attempt;
@@ -54,7 +54,6 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub struct Coordinator {
     pub(crate) config: Config,
-    pub(crate) plan: Plan,
     pub(crate) now_ms: u64,
     pub(crate) phase: Phase,
     pub(crate) starting: Starting,
@@ -133,12 +132,7 @@ impl Coordinator {
     /// A coordinator that has done nothing yet; the first [`Input::Tick`] starts it.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let plan = Plan {
-            graph: config.graph.clone(),
-            document: config.document.clone(),
-        };
         Self {
-            plan,
             now_ms: 0,
             phase: Phase::Starting,
             starting: Starting::default(),
@@ -213,8 +207,11 @@ impl Coordinator {
                 cause,
             } => {
                 let released = self.members.is_released(&task_manager);
-                if self.members.remove(&task_manager) {
-                    self.on_task_manager_gone(&task_manager, &cause, released);
+                let was_there = self.members.remove(&task_manager);
+                if was_there && released {
+                    self.on_task_manager_left(&task_manager);
+                } else if was_there {
+                    self.on_task_manager_lost(&task_manager, &cause);
                 }
             }
             Input::TaskManagersEnded => {
@@ -495,11 +492,7 @@ impl Coordinator {
                 cause,
                 ..
             } if self.is_to_join(task.subtask) => self.withdraw(&format!("task {task}: {cause}")),
-            Event::Failed { task, cause, retry } => {
-                let cause =
-                    task.map_or_else(|| cause.clone(), |task| format!("task {task}: {cause}"));
-                self.on_failed(&cause, retry);
-            }
+            Event::Failed { task, cause, retry } => self.on_task_failed(from, task, &cause, retry),
             Event::ChannelBroke {
                 sender,
                 receiver,

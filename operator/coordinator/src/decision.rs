@@ -1,6 +1,6 @@
 //! What the coordinator decides, and what it tells people.
 
-use streamforge_core::ids::{CheckpointId, Epoch, Generation};
+use streamforge_core::ids::{CheckpointId, Epoch, Generation, OperatorUid};
 use streamforge_core::manifest::CheckpointKind;
 use streamforge_core::messages::{Command, Stamp, TaskManagerId};
 
@@ -40,6 +40,8 @@ pub enum Outcome {
         unpublished_n: usize,
         /// Why that checkpoint is not the place where it stopped, when it is not.
         note: Option<String>,
+        /// Why there is no savepoint, if it was to stop with one and did without.
+        savepoint_failed: Option<String>,
     },
     /// It cannot go on.
     Failed(Error),
@@ -64,6 +66,11 @@ pub enum Report {
         /// The attempt.
         epoch: Epoch,
     },
+    /// The attempt that the head names was not taken over; another one begins.
+    NotAdopted {
+        /// Why, for people.
+        reason: String,
+    },
     /// The job waits for task managers.
     WaitsForSlots {
         /// Subtasks that they can run.
@@ -85,6 +92,11 @@ pub enum Report {
         /// How it was noticed.
         cause: String,
     },
+    /// A task manager that was let go has gone.
+    TaskManagerLeft {
+        /// Which.
+        task_manager: TaskManagerId,
+    },
     /// A person asked for another parallelism.
     Scaling {
         /// This one.
@@ -96,6 +108,13 @@ pub enum Report {
         from: usize,
         /// Subtasks there will be.
         to: usize,
+    },
+    /// Records were deleted before they were read, and passed over as the document allows.
+    RecordsSkipped {
+        /// Of which source.
+        source: OperatorUid,
+        /// How many more than before.
+        n: u64,
     },
     /// They came or went.
     HandedOver {
@@ -115,6 +134,11 @@ pub enum Report {
         from: CheckpointId,
         /// Where the job goes on.
         to: CheckpointId,
+    },
+    /// What the document has no place for was left out of what is restored, as it was allowed.
+    StateDropped {
+        /// One sentence each.
+        what: Vec<String>,
     },
     /// The job began with a savepoint, which is copied to its own store.
     Restored {

@@ -79,10 +79,12 @@ impl Coordinator {
             .and_then(|head| head.newest.as_ref())
             .map(|newest| newest.id);
         let unpublished_n = self.publisher.unpublished_n();
+        let savepoint_failed = self.savepoints.failed_at_stop(note.as_deref());
         self.end(Outcome::Stopped {
             checkpoint: newest,
             unpublished_n,
             note,
+            savepoint_failed,
         });
     }
 

@@ -258,7 +258,13 @@ impl Coordinator {
             }
             // Nothing can be done without what is awaited, not even a checkpoint.
             Step::Committed(_) if hand_over.since_ms + 2 * timeout_ms <= self.now_ms => {
-                self.on_failed("a task has not received its key groups in time", true);
+                let mut late = attempt.tasks.difference(&hand_over.received);
+                let late = late
+                    .next()
+                    .and_then(|task| attempt.places.get(&task.subtask));
+                let late = late.cloned();
+                let cause = "a task has not received its key groups in time";
+                self.on_failed(late.as_ref(), cause, true);
             }
             Step::Committed(_) => {}
         }
@@ -403,19 +409,22 @@ impl Coordinator {
     /// A task manager is gone that takes part in a hand-over, or whose slots still have output. True:
     /// the attempt is over.
     pub(crate) fn on_partner_lost(&mut self, id: &TaskManagerId) -> bool {
-        let Some(attempt) = &mut self.attempt else {
+        let Some(attempt) = &self.attempt else {
             return false;
         };
         let takes_part = |it: &HandingOver| it.places.values().any(|place| place == id);
         let step = attempt.hand_over.as_ref().filter(|it| takes_part(it));
         match step.map(|it| &it.step) {
             Some(Step::Proposing | Step::Preparing(_)) => {
+                // What it still has to publish decides about the attempt.
                 self.withdraw(&format!("task manager {} is gone", id.name));
-                return false;
             }
             Some(Step::UnderWay(_) | Step::Committed(_)) => return true,
             None => {}
         }
+        let Some(attempt) = &mut self.attempt else {
+            return false;
+        };
         let unpublished = self.publisher.unpublished_slots();
         let slots = &mut attempt.deployment.slots;
         let mut theirs = slots.iter().filter(|(_, owner)| *owner == id);

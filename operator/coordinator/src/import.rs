@@ -21,6 +21,7 @@ use streamforge_core::manifest::{
 use streamforge_core::object_key::{MANIFESTS, Writer};
 use streamforge_core::savepoint::{self, MANIFEST_KEY, SAVEPOINTS};
 
+use crate::compatibility::without;
 use crate::coordinator::{Coordinator, Purpose};
 use crate::decision::Report;
 use crate::error::Error;
@@ -42,7 +43,7 @@ pub(crate) struct Import {
     step: Step,
     /// It is looked for by its checkpoint's id.
     search: Option<Search>,
-    /// As it is in the savepoint.
+    /// As it is in the savepoint, without what is dropped.
     savepoint: Option<Manifest>,
     /// As it becomes the job's own.
     own: Option<(ManifestRef, Manifest)>,
@@ -230,8 +231,13 @@ impl Coordinator {
             Ok(plan) => self.check_document(plan, savepoint),
         };
         match fits {
-            Ok(()) => {
-                let objects = objects_of(&import.folder, savepoint);
+            Ok(dropped) => {
+                let savepoint = without(savepoint.clone(), dropped.keys());
+                let objects = objects_of(&import.folder, &savepoint);
+                if let Some(import) = &mut self.import {
+                    import.savepoint = Some(savepoint);
+                }
+                self.starting.dropped = dropped;
                 self.ask_import(Step::Check, StoreRequest::Check { objects });
             }
             Err(Error::IncompatibleDocument { mismatches, .. }) => {

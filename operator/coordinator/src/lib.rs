@@ -42,6 +42,7 @@ mod lane;
 mod leaving;
 mod members;
 mod placement;
+mod progress;
 pub mod publish;
 mod recording;
 pub mod restart;
@@ -59,7 +60,7 @@ pub use error::Error;
 pub use input::Input;
 pub use savepoint::SavepointState;
 pub use splits::deal_splits;
-pub use status::{CheckpointStatus, CompletedCheckpoint, FailedCheckpoint, Phase, Status};
+pub use status::{CheckpointStatus, CompletedCheckpoint, FailedCheckpoint, Failure, Phase, Status};
 pub use store_request::{
     ELSEWHERE, ExpectedObject, Piece, PutCondition, RequestId, StoreAnswer, StoreRequest, Version,
     expected_objects,

@@ -17,6 +17,7 @@ use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::{self, CheckpointKind, Departed, Manifest, Plan};
 use streamforge_core::savepoint::{self, MANIFEST_KEY};
 
+use crate::config::Config;
 use crate::coordinator::Coordinator;
 use crate::decision::{Decision, Report};
 use crate::lane::{Answered, Lane, RequestIds};
@@ -69,6 +70,8 @@ pub(crate) struct Savepoints {
     asked: Vec<Asked>,
     /// The newest last.
     ended: VecDeque<(String, SavepointState)>,
+    /// Why the one that the job is stopping for came to nothing.
+    failed_at_stop: Option<String>,
     /// Looks for one of them at a time, by name: a stop waits for that.
     looking: Lane<String>,
     /// Copies one of them at a time, by name.
@@ -170,6 +173,15 @@ impl Savepoints {
         }
     }
 
+    /// The job stops: why the savepoint that it was to stop with is not there, if there was to be one.
+    pub(crate) fn failed_at_stop(&mut self, note: Option<&str>) -> Option<String> {
+        let unmade = self.asked.iter().find(|asked| asked.stops).map(|asked| {
+            let why = note.unwrap_or("the job stopped before it was taken");
+            format!("savepoint {}: {why}", asked.name)
+        });
+        self.failed_at_stop.take().or(unmade)
+    }
+
     /// Of the savepoints that are waiting for it the first whose name is to be looked for.
     fn next_look(&self) -> Option<(String, StoreRequest)> {
         let mut asked = self.asked.iter();
@@ -179,12 +191,16 @@ impl Savepoints {
     }
 
     /// The first that is to be copied.
-    fn next_copy(&mut self, publisher: &Publisher, plan: &Plan) -> Option<(String, StoreRequest)> {
+    fn next_copy(
+        &mut self,
+        publisher: &Publisher,
+        config: &Config,
+    ) -> Option<(String, StoreRequest)> {
         for asked in &mut self.asked {
             if let Step::Publish(manifest, _) = &asked.step
                 && publisher.is_published_to(manifest.id)
             {
-                let request = copy_of(&asked.name, manifest, plan);
+                let request = copy_of(&asked.name, manifest, &config.plan());
                 asked.step = Step::Copy(manifest.clone());
                 return Some((asked.name.clone(), request));
             }
@@ -255,7 +271,7 @@ impl Coordinator {
             self.out.push(savepoints.looking.ask(ids, name, request));
         }
         if savepoints.copying.is_free()
-            && let Some((name, request)) = savepoints.next_copy(&self.publisher, &self.plan)
+            && let Some((name, request)) = savepoints.next_copy(&self.publisher, &self.config)
         {
             self.out.push(savepoints.copying.ask(ids, name, request));
         }
@@ -386,7 +402,14 @@ impl Coordinator {
         let Some(at) = asked.iter().position(|it| it.name == name) else {
             return;
         };
-        let took_ms = self.now_ms - asked.remove(at).since_ms;
+        let gone = asked.remove(at);
+        let took_ms = self.now_ms - gone.since_ms;
+        if let SavepointState::Failed { reason } = &end
+            && gone.stops
+            && self.stop_since_ms.is_some()
+        {
+            self.savepoints.failed_at_stop = Some(format!("savepoint {name}: {reason}"));
+        }
         let name = name.to_owned();
         self.report(match end.clone() {
             SavepointState::Completed { id, bytes_n, .. } => Report::SavepointCompleted {

@@ -5,15 +5,21 @@
 //!
 //! Invariant C7: a restore never silently starts empty or from something older than the head's
 //! manifest. A damaged newest one is noticed here, before any output, and the error names the newest
-//! older one that is whole.
+//! older one that is whole. Where an attempt may be running its state is not read for that: a
+//! coordinator must not keep it without checkpoints meanwhile (F1). If it turns out to be over, that
+//! follows before the next epoch begins.
+
+mod before_epoch;
+
+use std::collections::BTreeMap;
 
 use streamforge_core::frame;
-use streamforge_core::ids::{CheckpointId, Generation, SubtaskIdx};
+use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SubtaskIdx};
 use streamforge_core::key_group::Assignment;
 use streamforge_core::manifest::{self, HEAD_KEY, Head, Manifest, ManifestRef, Plan};
 use streamforge_core::object_key::{MANIFESTS, PLANS, Writer};
 
-use crate::compatibility::mismatches;
+use crate::compatibility::{mismatches, without};
 use crate::coordinator::{Coordinator, Purpose};
 use crate::decision::{Outcome, Report};
 use crate::error::Error;
@@ -34,6 +40,8 @@ pub(crate) struct Starting {
     /// The checkpoint that is being looked at, for restoring or for the way out.
     target: Option<ManifestRef>,
     manifest: Option<Manifest>,
+    /// What of it the document has no place for and may be dropped, and why.
+    pub(crate) dropped: BTreeMap<OperatorUid, Vec<String>>,
     /// Manifests that were found without a head.
     headless_n: usize,
     /// What was found wrong with the checkpoint to restore.
@@ -57,6 +65,10 @@ enum Step {
     ReadManifest,
     ReadPlan,
     CheckObjects,
+    /// The same after the takeover, when an attempt was to be adopted and is over.
+    CheckBeforeEpoch,
+    /// Something is damaged: has it been retired by one that took over from this coordinator?
+    ReadHeadBeforeEpoch,
     /// Something is damaged: has it been retired by another coordinator meanwhile?
     ReadHeadAgain,
     ReadRetained,
@@ -111,15 +123,7 @@ impl Coordinator {
                 self.ask_start(Step::ListManifests, StoreRequest::List { prefix });
             }
             (Step::ReadHead, StoreAnswer::Got(Some((bytes, version)))) => {
-                match manifest::decode::<Head>(frame::HEAD, &bytes) {
-                    Err(e) => self.fail(Error::HeadUnreadable {
-                        reason: e.to_string(),
-                    }),
-                    Ok(head) => {
-                        self.head.found(head, version);
-                        self.choose_target();
-                    }
-                }
+                self.on_head(&bytes, version);
             }
             (Step::ReadHeadAgain, StoreAnswer::Got(object)) => self.on_head_again(object),
             (Step::ListManifests, StoreAnswer::Listed(keys)) if keys.is_empty() => {
@@ -140,6 +144,12 @@ impl Coordinator {
             (Step::ReadManifest, StoreAnswer::Got(object)) => self.on_manifest(object.as_ref()),
             (Step::ReadPlan, StoreAnswer::Got(object)) => self.on_plan(object.as_ref()),
             (Step::CheckObjects, StoreAnswer::Checked(damages)) => self.on_checked(damages),
+            (Step::CheckBeforeEpoch, StoreAnswer::Checked(damages)) => {
+                self.on_checked_before_epoch(damages);
+            }
+            (Step::ReadHeadBeforeEpoch, StoreAnswer::Got(object)) => {
+                self.on_head_before_epoch(object);
+            }
             (Step::ReadRetained, StoreAnswer::Got(object)) => self.on_retained(object.as_ref()),
             // The name holds a nonce of ours: an object of that name is our own earlier put.
             (Step::PutPlan, StoreAnswer::Put(_) | StoreAnswer::ConditionFailed) => self.take_over(),
@@ -236,12 +246,20 @@ impl Coordinator {
         let Some(manifest) = &self.starting.manifest else {
             return self.start_without_restore();
         };
-        if self.starting.look_back.is_none()
-            && let Err(error) = self.check_document(&plan, manifest)
-        {
-            return self.fail(error);
+        let dropped = match &self.starting.look_back {
+            // It is only looked at whether it is whole.
+            Some(_) => BTreeMap::new(),
+            None => match self.check_document(&plan, manifest) {
+                Ok(dropped) => dropped,
+                Err(error) => return self.fail(error),
+            },
+        };
+        let goes_on = self.starting.look_back.is_none() && self.may_go_on_from(manifest);
+        let objects = expected_objects(&without(manifest.clone(), dropped.keys()));
+        self.starting.dropped = dropped;
+        if goes_on {
+            return self.on_checked(Vec::new());
         }
-        let objects = expected_objects(manifest);
         self.ask_start(Step::CheckObjects, StoreRequest::Check { objects });
     }
 
@@ -258,7 +276,13 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn check_document(&self, stored: &Plan, manifest: &Manifest) -> Result<(), Error> {
+    /// Whether the document can go on from this manifest, and what of it is dropped for that. Output that is
+    /// staged never is.
+    pub(crate) fn check_document(
+        &self,
+        stored: &Plan,
+        manifest: &Manifest,
+    ) -> Result<BTreeMap<OperatorUid, Vec<String>>, Error> {
         let wanted = self.config.graph.max_parallelism;
         if manifest.max_parallelism != wanted && !manifest.operators.is_empty() {
             return Err(Error::MaxParallelismChanged {
@@ -266,13 +290,18 @@ impl Coordinator {
                 wanted,
             });
         }
-        let mismatches = mismatches(&stored.graph, &self.config.graph, manifest);
+        let mut mismatches = mismatches(&stored.graph, &self.config.graph, manifest);
+        let dropped = if self.config.drop_state {
+            std::mem::take(&mut mismatches.state)
+        } else {
+            BTreeMap::new()
+        };
         if mismatches.is_empty() {
-            Ok(())
+            Ok(dropped)
         } else {
             Err(Error::IncompatibleDocument {
                 id: manifest.id,
-                mismatches,
+                mismatches: mismatches.into_sentences(),
             })
         }
     }
@@ -298,7 +327,7 @@ impl Coordinator {
             self.retention.learn(&target.key, &manifest);
         }
         let id = manifest.id;
-        self.committed = Some(manifest);
+        self.committed = Some(without(manifest, self.starting.dropped.keys()));
         let retained = self
             .head
             .head()
@@ -464,7 +493,7 @@ impl Coordinator {
         // Two that take over at once use the same numbers until one of them wins.
         self.starting.plan_key = format!("{}-{:016x}", writer.key(PLANS), self.head.nonce());
         let key = self.starting.plan_key.clone();
-        let bytes = manifest::encode(frame::PLAN, &self.plan);
+        let bytes = manifest::encode(frame::PLAN, &self.config.plan());
         let condition = PutCondition::CreateIfAbsent;
         self.ask_start(
             Step::PutPlan,
@@ -505,7 +534,7 @@ impl Coordinator {
             job: self.config.new_job.clone(),
             coordinator: self.config.address.clone(),
             plan: self.starting.plan_key.clone(),
-            plan_hash: self.plan.hash(),
+            plan_hash: Plan::hash_of(&self.config.graph),
             table: (!goes_on).then_some(table),
             scaled,
             // A savepoint becomes the newest once it is copied.
@@ -526,6 +555,11 @@ impl Coordinator {
             epoch,
             restored,
         });
+        let dropped = std::mem::take(&mut self.starting.dropped);
+        if !dropped.is_empty() {
+            let what = dropped.into_values().flatten().collect();
+            self.report(Report::StateDropped { what });
+        }
         if let Some(manifest) = &self.committed {
             self.publisher.on_committed(manifest);
         }

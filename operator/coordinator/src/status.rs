@@ -1,6 +1,7 @@
 //! How a job does, as one value that a shell can show.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, Epoch, Generation, OperatorUid};
@@ -51,7 +52,7 @@ pub struct Status {
     /// Failed attempts since the coordinator started.
     pub restarts_n: u32,
     /// Why the last attempt failed.
-    pub last_failure: Option<String>,
+    pub last_failure: Option<Failure>,
     /// Checkpoints.
     pub checkpoint: CheckpointStatus,
     /// Staged intervals that wait to be published.
@@ -66,6 +67,28 @@ pub struct Status {
     pub read: BTreeMap<OperatorUid, (u64, u64)>,
     /// Per source that knows it, how far it is behind what is there.
     pub lag: BTreeMap<OperatorUid, Lag>,
+    /// Per source that cannot be read: why, for people.
+    pub unreachable: BTreeMap<OperatorUid, String>,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// When, in milliseconds since the epoch.
+    pub time_ms: u64,
+    /// Name of the task manager that was lost or whose task failed, if it was one's alone.
+    pub task_manager: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.task_manager {
+            write!(f, "task manager {name}: ")?;
+        }
+        f.write_str(&self.reason)
+    }
 }
 
 /// How the checkpoints of a job do.

@@ -9,7 +9,7 @@ use streamforge_proto::v1::control_server::Control;
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status as Answer};
 
-use crate::task_managers::News;
+use crate::task_managers::{News, Told};
 
 /// One question, and where its answer goes.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub enum Ask {
 /// The way to ask a job's coordinator. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Orders {
-    news: mpsc::Sender<(u64, News)>,
+    news: mpsc::Sender<Told>,
 }
 
 /// The job is over, and nobody is there to be asked.
@@ -40,7 +40,7 @@ pub struct Orders {
 pub struct Over;
 
 impl Orders {
-    pub(crate) fn new(news: mpsc::Sender<(u64, News)>) -> Self {
+    pub(crate) fn new(news: mpsc::Sender<Told>) -> Self {
         Self { news }
     }
 
@@ -50,7 +50,10 @@ impl Orders {
     /// When the job is over.
     pub async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Over> {
         let (answer, answered) = oneshot::channel();
-        let asked = self.news.send((0, News::Asked(ask(answer)))).await;
+        let asked = self
+            .news
+            .send((0, Box::new(News::Asked(ask(answer)))))
+            .await;
         asked.map_err(|_| Over)?;
         answered.await.map_err(|_| Over)
     }
@@ -140,7 +143,7 @@ fn shown(status: &Status) -> v1::JobStatus {
         wanted: status.wanted,
         task_managers: status.task_managers_n as u64,
         waits_for: status.waits_for.clone().unwrap_or_default(),
-        last_failure: status.last_failure.clone().unwrap_or_default(),
+        last_failure: (status.last_failure.as_ref()).map_or_else(String::new, ToString::to_string),
         restarts: u64::from(status.restarts_n),
         checkpoint: last.map_or(0, |it| it.id.get()),
         unpublished: status.unpublished_n as u64,

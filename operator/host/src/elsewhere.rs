@@ -29,9 +29,9 @@ impl WithSavepoint {
 
 #[async_trait]
 impl ObjectStore for WithSavepoint {
-    async fn get(&self, key: &str) -> Result<Option<StoredObject>> {
+    async fn get_within(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
         let (store, key) = self.of(key);
-        store.get(key).await
+        store.get_within(key, bytes_max).await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {

@@ -40,9 +40,9 @@ pub struct JobConfig {
     /// The id of the job if it is new; `None`: its name and a number drawn at random.
     pub new_job: Option<JobId>,
     /// The plan.
-    pub graph: JobGraph,
+    pub graph: Arc<JobGraph>,
     /// The document it was made from, as written.
-    pub document: String,
+    pub document: Arc<str>,
     /// Subtasks per stage.
     pub parallelism: u32,
     /// Checkpoints.
@@ -57,6 +57,8 @@ pub struct JobConfig {
     pub rewind_to: Option<CheckpointId>,
     /// Begin with this savepoint, if the job has no state yet.
     pub restore_from: Option<RestoreFrom>,
+    /// Drop state that the document has no place for (`upgrade.droppedState: Allow`).
+    pub drop_state: bool,
 }
 
 /// A savepoint outside of the job's own store.
@@ -135,7 +137,7 @@ pub fn start(
 ) -> JobHandle {
     let seed = clock::seed();
     let drawn = || JobId(format!("{}-{:08x}", config.graph.name, seed >> 32));
-    let coordinator = Coordinator::new(Config {
+    let coordinator = Box::new(Coordinator::new(Config {
         new_job: config.new_job.unwrap_or_else(drawn),
         address: config.address,
         nonce_seed: clock::seed(),
@@ -144,10 +146,11 @@ pub fn start(
         parallelism: config.parallelism,
         rewind_to: config.rewind_to,
         restore_from: config.restore_from.as_ref().map(|it| it.place.clone()),
+        drop_state: config.drop_state,
         checkpoint: config.checkpoint,
         restart: config.restart,
         members: config.members,
-    });
+    }));
     let store = match config.restore_from {
         None => store,
         Some(RestoreFrom {
@@ -180,7 +183,8 @@ pub fn start(
 }
 
 struct Host<T> {
-    coordinator: Coordinator,
+    /// In a place of its own: a task has room for each of its values wherever that may be moved to.
+    coordinator: Box<Coordinator>,
     clock: Clock,
     store: Arc<dyn ObjectStore>,
     task_managers: T,
@@ -219,15 +223,25 @@ impl<T: TaskManagers> Host<T> {
                 },
             };
             if let Some(outcome) = self.feed(input) {
-                self.status.send_replace(self.coordinator.status());
+                self.tell_status();
                 tracing::info!(?outcome, "job ended");
                 if let Some(reason) = dismissal(&outcome) {
                     self.task_managers.dismiss(reason).await;
                 }
                 return outcome;
             }
-            self.status.send_replace(self.coordinator.status());
+            self.tell_status();
         }
+    }
+
+    /// Whoever watches is woken by what is new only: of a thousand jobs that wait each ticks five times a second.
+    fn tell_status(&self) {
+        let now = self.coordinator.status();
+        self.status.send_if_modified(|told| {
+            let is_new = *told != now;
+            *told = now;
+            is_new
+        });
     }
 
     /// Answers a person; what is to be done about it, if anything.
@@ -353,6 +367,7 @@ fn log(report: &Report) {
         Report::Adopted { generation, epoch } => {
             tracing::info!(%generation, %epoch, "adopted the running attempt");
         }
+        Report::NotAdopted { reason } => tracing::info!(reason, "no attempt was adopted"),
         Report::WaitsForSlots { slots_n, wanted_n } => {
             tracing::info!(slots_n, wanted_n, "waiting for task managers");
         }
@@ -364,31 +379,25 @@ fn log(report: &Report) {
             task_manager,
             cause,
         } => tracing::warn!(%task_manager, cause, "task manager lost"),
-        Report::Scaling { to } => tracing::info!(to, "another parallelism was asked for"),
-        Report::HandingOver { from, to } => tracing::info!(from, to, "handing over key groups"),
-        Report::HandedOver { to, took_ms } => tracing::info!(to, took_ms, "handed over"),
-        Report::HandOverWithdrawn { reason } => tracing::warn!(reason, "hand-over withdrawn"),
+        Report::TaskManagerLeft { task_manager } => {
+            tracing::info!(%task_manager, "task manager was let go and left");
+        }
+        Report::RecordsSkipped { source, n } => {
+            tracing::warn!(%source, n, "records were deleted before they were read");
+        }
+        Report::StateDropped { what } => tracing::warn!(?what, "state was dropped as allowed"),
         Report::Rewound { from, to } => tracing::warn!(%from, %to, "rewound as asked"),
         Report::Restored { .. }
         | Report::RestoreFromUnused { .. }
         | Report::SavepointCompleted { .. }
         | Report::SavepointFailed { .. } => log_savepoint(report),
+        Report::Scaling { .. }
+        | Report::HandingOver { .. }
+        | Report::HandedOver { .. }
+        | Report::HandOverWithdrawn { .. } => log_hand_over(report),
         Report::Running { epoch } => tracing::info!(%epoch, "running"),
-        Report::CheckpointCompleted {
-            id,
-            kind,
-            duration_ms,
-            bytes_n,
-            freeze_us,
-        } => {
-            tracing::info!(%id, ?kind, duration_ms, bytes_n, freeze_us, "checkpoint completed");
-        }
-        Report::CheckpointFailed {
-            id,
-            reason,
-            in_a_row,
-        } => {
-            tracing::warn!(%id, reason, in_a_row, "checkpoint failed");
+        Report::CheckpointCompleted { .. } | Report::CheckpointFailed { .. } => {
+            log_checkpoint(report);
         }
         Report::PublishFailed { what, reason } => tracing::warn!(what, reason, "publish failed"),
         Report::StoreTrouble {
@@ -406,6 +415,38 @@ fn log(report: &Report) {
             tracing::warn!(%epoch, cause, again_in_ms, "attempt failed");
         }
         Report::Stopping => tracing::info!("stopping"),
+    }
+}
+
+fn log_checkpoint(report: &Report) {
+    match report {
+        Report::CheckpointCompleted {
+            id,
+            kind,
+            duration_ms,
+            bytes_n,
+            freeze_us,
+        } => {
+            tracing::info!(%id, ?kind, duration_ms, bytes_n, freeze_us, "checkpoint completed");
+        }
+        Report::CheckpointFailed {
+            id,
+            reason,
+            in_a_row,
+        } => {
+            tracing::warn!(%id, reason, in_a_row, "checkpoint failed");
+        }
+        _ => {}
+    }
+}
+
+fn log_hand_over(report: &Report) {
+    match report {
+        Report::Scaling { to } => tracing::info!(to, "another parallelism was asked for"),
+        Report::HandingOver { from, to } => tracing::info!(from, to, "handing over key groups"),
+        Report::HandedOver { to, took_ms } => tracing::info!(to, took_ms, "handed over"),
+        Report::HandOverWithdrawn { reason } => tracing::warn!(reason, "hand-over withdrawn"),
+        _ => {}
     }
 }
 

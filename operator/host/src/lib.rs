@@ -20,7 +20,7 @@ pub use job::{JobConfig, JobHandle, RestoreFrom, start};
 pub use requests::{check_objects, perform};
 pub use streamforge_coordinator::compatibility;
 pub use streamforge_coordinator::{
-    CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, MemberPolicy,
-    Outcome, Phase, Report, RestartPolicy, SavepointState, Status,
+    CheckpointPolicy, CheckpointStatus, CompletedCheckpoint, Error, FailedCheckpoint, Failure,
+    MemberPolicy, Outcome, Phase, Report, RestartPolicy, SavepointState, Status,
 };
 pub use task_managers::{InProcess, Lost, News, TaskManagerEnd, TaskManagers, in_process};

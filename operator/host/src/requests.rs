@@ -3,10 +3,62 @@
 //! Owns: the translation of both sides' words, and the check of stored objects against what a
 //! manifest says of them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use streamforge_coordinator::{ExpectedObject, PutCondition, StoreAnswer, StoreRequest, Version};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use streamforge_coordinator::{
+    ExpectedObject, Piece, PutCondition, StoreAnswer, StoreRequest, Version,
+};
 use streamforge_store::{Condition, ETag, Error, ObjectStore, Put, Recovery};
-use xxhash_rust::xxh3::xxh3_64;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+#[cfg(test)]
+mod tests;
+
+/// Most of an object that is in memory while it is checked.
+const RANGE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Objects of one job that are checked at once.
+const CHECKS_AT_ONCE: usize = 4;
+
+/// For the checks of all jobs of this process: an operator that begins may have a hundred of them to look at.
+static TURNS: Turns = Turns {
+    quick: Semaphore::const_new(8),
+    slow: Semaphore::const_new(24),
+    quick_for: Duration::from_secs(2),
+};
+
+/// How many reads there are at once, each of which takes memory. Whoever waits is served in order, and each read
+/// is a turn of its own: a job with a large state waits for others between two of its ranges.
+struct Turns {
+    quick: Semaphore,
+    /// What takes longer than [`Self::quick_for`] goes on here and makes room: a bucket that answers slowly keeps
+    /// those of others waiting for no longer.
+    slow: Semaphore,
+    quick_for: Duration,
+}
+
+impl Turns {
+    async fn take<T>(&self, read: impl Future<Output = T>) -> T {
+        let quick = self.quick.acquire().await;
+        tokio::pin!(read);
+        // A simulation has no clock, and stores that answer at once.
+        if let Some(done) = read.as_mut().now_or_never() {
+            return done;
+        }
+        if let Ok(done) = timeout(self.quick_for, &mut read).await {
+            return done;
+        }
+        let slow = self.slow.try_acquire();
+        if slow.is_ok() {
+            drop(quick);
+        }
+        read.await
+    }
+}
 
 /// Carries one request out.
 pub async fn perform(store: &dyn ObjectStore, request: StoreRequest) -> StoreAnswer {
@@ -55,7 +107,8 @@ pub async fn perform(store: &dyn ObjectStore, request: StoreRequest) -> StoreAns
     })
 }
 
-/// What is wrong with these objects, one sentence each: missing, of another length, or changed.
+/// What is wrong with these objects, one sentence each: missing, of another length, or changed. Several
+/// are read at once, large ones in ranges: an operator checks the state of many jobs in little memory.
 ///
 /// # Errors
 /// When the store cannot be read, so that nothing can be said.
@@ -63,12 +116,66 @@ pub async fn check_objects(
     store: &dyn ObjectStore,
     objects: &[ExpectedObject],
 ) -> Result<Vec<String>, Error> {
-    let mut damages = Vec::new();
+    let mut checks = Vec::with_capacity(objects.len());
     for expected in objects {
-        let found = store.get(&expected.key).await?;
-        damages.extend(damage_of(expected, found.map(|object| object.bytes)));
+        checks.push(check_object(store, expected));
     }
-    Ok(damages)
+    let checks = stream::iter(checks).buffered(CHECKS_AT_ONCE);
+    let damages: Vec<Option<String>> = checks.try_collect().await?;
+    Ok(damages.into_iter().flatten().collect())
+}
+
+async fn check_object(
+    store: &dyn ObjectStore,
+    expected: &ExpectedObject,
+) -> Result<Option<String>, Error> {
+    if expected.bytes_n <= RANGE_BYTES {
+        return Ok(match TURNS.take(read(store, expected)).await? {
+            Ok(found) => damage_of(expected, found),
+            Err(damage) => Some(damage),
+        });
+    }
+    match check_in_ranges(store, expected).await {
+        Err(Error::NotFound { .. }) => Ok(damage_of(expected, None)),
+        Err(Error::OutOfRange { bytes_n, .. }) => Ok(Some(wrong_length(expected, bytes_n))),
+        other => other,
+    }
+}
+
+/// The same for a large object, of which a range at a time is in memory. Bytes behind those that are
+/// expected are not noticed; no restore reads them.
+async fn check_in_ranges(
+    store: &dyn ObjectStore,
+    expected: &ExpectedObject,
+) -> Result<Option<String>, Error> {
+    let (key, bytes_n) = (&expected.key, expected.bytes_n);
+    let mut pieces = expected.pieces.clone();
+    pieces.sort_by_key(|piece| piece.offset);
+    // Its end is looked at even if no piece is there.
+    let mut range = bytes_n - 1..bytes_n;
+    let mut bytes = TURNS.take(store.get_range(key, range.clone())).await?;
+    for piece in &pieces {
+        let mut hasher = Xxh3::new();
+        let (mut from, to) = (piece.offset, piece.offset.saturating_add(piece.length));
+        if to > bytes_n {
+            return Ok(Some(corrupt(expected, piece)));
+        }
+        while from < to {
+            if !range.contains(&from) {
+                range = from..from.saturating_add(RANGE_BYTES).min(bytes_n);
+                drop(bytes); // nobody waits with a range in hand
+                bytes = TURNS.take(store.get_range(key, range.clone())).await?;
+            }
+            let until = to.min(range.end);
+            let within = |at: u64| usize::try_from(at - range.start).unwrap_or(usize::MAX);
+            hasher.update(bytes.get(within(from)..within(until)).unwrap_or_default());
+            from = until;
+        }
+        if hasher.digest() != piece.checksum {
+            return Ok(Some(corrupt(expected, piece)));
+        }
+    }
+    Ok(None)
 }
 
 /// Copies these objects; what is not whole is not copied, and said.
@@ -78,7 +185,13 @@ async fn copy_objects(
 ) -> Result<Vec<String>, Error> {
     let mut damages = Vec::new();
     for (expected, to) in objects {
-        let found = store.get(&expected.key).await?.map(|object| object.bytes);
+        let found = match read(store, expected).await? {
+            Ok(found) => found,
+            Err(damage) => {
+                damages.push(damage);
+                continue;
+            }
+        };
         match (damage_of(expected, found.clone()), found) {
             (Some(damage), _) => damages.push(damage),
             (None, None) => {}
@@ -91,17 +204,28 @@ async fn copy_objects(
     Ok(damages)
 }
 
+/// A whole object, unless it is longer than expected, which is said.
+async fn read(
+    store: &dyn ObjectStore,
+    expected: &ExpectedObject,
+) -> Result<Result<Option<Bytes>, String>, Error> {
+    let ExpectedObject { key, bytes_n, .. } = expected;
+    match store.get_within(key, *bytes_n).await {
+        Ok(found) => Ok(Ok(found.map(|object| object.bytes))),
+        Err(Error::TooLong { .. }) => Ok(Err(format!(
+            "object {key} has more than {bytes_n} bytes: it is not ours"
+        ))),
+        Err(error) => Err(error),
+    }
+}
+
 fn damage_of(expected: &ExpectedObject, found: Option<Bytes>) -> Option<String> {
-    let key = &expected.key;
     let Some(bytes) = found else {
-        return Some(format!("object {key} is missing"));
+        return Some(format!("object {} is missing", expected.key));
     };
     let bytes_n = bytes.len() as u64;
     if bytes_n != expected.bytes_n {
-        return Some(format!(
-            "object {key} has {bytes_n} bytes instead of {}: it is cut or not ours",
-            expected.bytes_n
-        ));
+        return Some(wrong_length(expected, bytes_n));
     }
     let wrong = expected.pieces.iter().find(|piece| {
         let from = usize::try_from(piece.offset).unwrap_or(usize::MAX);
@@ -110,12 +234,19 @@ fn damage_of(expected: &ExpectedObject, found: Option<Bytes>) -> Option<String> 
             .get(from..to)
             .is_none_or(|block| xxh3_64(block) != piece.checksum)
     });
-    wrong.map(|piece| {
-        format!(
-            "object {key} is corrupt: the checksum of the block at byte {} differs",
-            piece.offset
-        )
-    })
+    wrong.map(|piece| corrupt(expected, piece))
+}
+
+fn wrong_length(expected: &ExpectedObject, bytes_n: u64) -> String {
+    let ExpectedObject {
+        key, bytes_n: n, ..
+    } = expected;
+    format!("object {key} has {bytes_n} bytes instead of {n}: it is cut or not ours")
+}
+
+fn corrupt(expected: &ExpectedObject, piece: &Piece) -> String {
+    let (key, at) = (&expected.key, piece.offset);
+    format!("object {key} is corrupt: the checksum of the block at byte {at} differs")
 }
 
 /// An error with its causes, in one line.

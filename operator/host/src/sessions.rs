@@ -6,6 +6,7 @@
 //! A task manager's session is numbered. When it begins anew, what the earlier one still has to say
 //! is dropped here, so the coordinator hears of each process from one session at a time.
 
+mod large;
 mod listener;
 mod session;
 #[cfg(test)]
@@ -25,12 +26,15 @@ use streamforge_proto::v1::to_task_manager::What;
 use tokio::sync::mpsc;
 
 use crate::control::Orders;
-use crate::task_managers::{EVENTS_MAX, Lost, News, TaskManagers};
+use crate::task_managers::{EVENTS_MAX, Lost, News, TaskManagers, Told};
 pub use listener::{Listener, job_name};
 use listener::{Place, Served, Whose};
 
 /// Largest message: a deployment or a snapshot with the positions and parts of a large job.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The same where many jobs share a process.
+const SHARED_MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How long the last words of a session may take to leave.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -98,7 +102,7 @@ struct Link {
 struct Shared {
     terms: Terms,
     links: Mutex<Links>,
-    news: mpsc::Sender<(u64, News)>,
+    news: mpsc::Sender<Told>,
 }
 
 #[derive(Debug, Default)]
@@ -117,7 +121,7 @@ impl Shared {
 }
 
 impl Shared {
-    fn new(terms: Terms) -> (Arc<Self>, mpsc::Receiver<(u64, News)>) {
+    fn new(terms: Terms) -> (Arc<Self>, mpsc::Receiver<Told>) {
         let (news_in, news) = mpsc::channel(EVENTS_MAX);
         let shared = Self {
             terms,
@@ -135,7 +139,7 @@ pub struct Sessions {
     at: At,
     address: SocketAddr,
     shared: Arc<Shared>,
-    news: mpsc::Receiver<(u64, News)>,
+    news: mpsc::Receiver<Told>,
     /// The session of each that the host knows of.
     known: BTreeMap<TaskManagerId, u64>,
 }
@@ -160,12 +164,7 @@ impl Sessions {
         Ok(Self::of(At::Own(served), address, shared, news))
     }
 
-    fn of(
-        at: At,
-        address: SocketAddr,
-        shared: Arc<Shared>,
-        news: mpsc::Receiver<(u64, News)>,
-    ) -> Self {
+    fn of(at: At, address: SocketAddr, shared: Arc<Shared>, news: mpsc::Receiver<Told>) -> Self {
         Self {
             at,
             address,
@@ -235,7 +234,7 @@ impl TaskManagers for Sessions {
         loop {
             let (session, news) = self.news.recv().await?;
             if self.is_current(session, &news) {
-                return Some(news);
+                return Some(*news);
             }
         }
     }

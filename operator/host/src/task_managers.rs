@@ -40,6 +40,10 @@ pub enum News {
     Asked(Ask),
 }
 
+/// News with the number of their session. Boxed: a channel has room for some from its beginning, and there may be
+/// a thousand.
+pub(crate) type Told = (u64, Box<News>);
+
 /// The task managers of one job, as their coordinator's host sees them.
 #[async_trait]
 pub trait TaskManagers: Send + 'static {

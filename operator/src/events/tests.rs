@@ -221,6 +221,29 @@ fn conditions_that_turn_bad_or_good_again_are_told() {
     }
 }
 
+/// Once per trouble: the message says every second something else.
+#[test]
+fn kf_k10_source_that_is_away_and_back_is_told_once_each() {
+    let caught_up = |status: &str, reason: &str, message: &str| {
+        let conditions = vec![condition(Kind::CaughtUp, status, reason, message)];
+        super::tests::status(Phase::Running, conditions)
+    };
+    let good = caught_up("True", "CaughtUp", "0 records and 0 s behind");
+    let away = |message| caught_up("Unknown", "SourceUnreachable", message);
+    let behind = caught_up("False", "Behind", "9 records and 20 s behind");
+    let stopped = caught_up("Unknown", "NotRunning", "it does not run");
+
+    let warning = ("Warning", "SourceUnreachable", "clicks: 2 s".to_owned());
+    assert_eq!(told(Some(&good), &away("clicks: 2 s")), [warning]);
+    let (two, three) = (away("clicks: 2 s"), away("clicks: 3 s"));
+    assert_eq!(told(Some(&two), &three), []);
+    let back = "9 records and 20 s behind".to_owned();
+    let over = ("Normal", "SourceReachable", back);
+    assert_eq!(told(Some(&three), &behind), [over]);
+    assert_eq!(told(Some(&behind), &good), []);
+    assert_eq!(told(Some(&three), &stopped), [], "nobody knows");
+}
+
 #[test]
 fn trouble_is_told_by_its_reason_and_a_job_that_settles_is_not() {
     let progressing = |status: &str, reason: &str| {
@@ -265,6 +288,23 @@ fn repaired_drift_names_field_and_culprit() {
 }
 
 #[test]
+fn repaired_drift_is_told_though_nobody_knows_whose_it_was() {
+    let event = drift_repaired("Service", "clicks-tm", None, &[]);
+    assert_eq!(
+        event.note,
+        "put Service clicks-tm right; change the StreamJob instead"
+    );
+    let event = made_again("Service", "clicks-tm");
+    assert_eq!(
+        (event.reason, &*event.note),
+        (
+            "DriftRepaired",
+            "made Service clicks-tm again, which somebody had deleted"
+        )
+    );
+}
+
+#[test]
 fn savepoint_tells_of_each_phase_once() {
     let phase = |phase: &str| SavepointStatus {
         phase: Some(phase.to_owned()),
@@ -291,4 +331,31 @@ fn savepoint_tells_of_each_phase_once() {
         "the savepoint nightly failed: the store is full"
     );
     assert_eq!(note(Some(&phase("Failed")), "Failed"), None);
+}
+
+#[test]
+fn stop_without_a_savepoint_says_from_where_the_job_goes_on_and_what_comes_twice() {
+    let note = |checkpoint, unpublished_n| {
+        let unsaved = Unsaved {
+            reason: "savepoint suspend-2-1: no acknowledgement from task 1.0".to_owned(),
+            checkpoint,
+            unpublished_n,
+        };
+        stopped_without_savepoint(&unsaved).note
+    };
+    let twice = "what was read after it is read again, and a sink with delivery AtLeastOnce may get rows twice";
+    let why = "why: savepoint suspend-2-1: no acknowledgement from task 1.0";
+    assert_eq!(
+        note(Some(7), 0),
+        format!("goes on from checkpoint 7: {twice}; {why}")
+    );
+    assert_eq!(
+        note(None, 0),
+        format!("goes on from the beginning: {twice}; {why}")
+    );
+    let staged = "2 intervals staged up to then are published when it does";
+    assert_eq!(
+        note(Some(7), 2),
+        format!("goes on from checkpoint 7: {twice}; {staged}; {why}")
+    );
 }

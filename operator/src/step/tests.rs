@@ -7,6 +7,9 @@ use serde_json::json;
 
 use super::*;
 
+mod orders;
+mod rollbacks;
+
 const LIMIT: usize = 40;
 
 /// Everything that outlives an operator, and the coordinator that does not.
@@ -17,6 +20,8 @@ struct World {
     run: Run,
     /// The document that the coordinator was started with.
     runs: Option<Value>,
+    /// What else of the record it was started with.
+    started: (Option<String>, u32),
     /// Coordinators that were started.
     starts_n: u64,
     /// Subtasks.
@@ -24,6 +29,18 @@ struct World {
     savepoints: Vec<String>,
     /// Documents that end as failed when they run.
     broken: Vec<Value>,
+    /// Documents that run and never complete a checkpoint.
+    sick: Vec<Value>,
+    /// Checkpoints that are not kept.
+    gone: Vec<String>,
+    /// Why no savepoint can be made.
+    no_savepoints: Option<String>,
+    /// A stop failed a moment ago; the operator remembers it for a while.
+    stop_failed: bool,
+    /// Stops in a row that failed, which it remembers, too.
+    stops_failed_n: u32,
+    /// Folders of the store that have something, by the incarnation of the job.
+    folders: Vec<u32>,
 }
 
 impl World {
@@ -33,28 +50,45 @@ impl World {
             record: None,
             run: Run::None,
             runs: None,
+            started: (None, 0),
             starts_n: 0,
             parallelism: 1,
             savepoints: Vec::new(),
             broken: Vec::new(),
+            sick: Vec::new(),
+            gone: Vec::new(),
+            no_savepoints: None,
+            stop_failed: false,
+            stops_failed_n: 0,
+            folders: Vec::new(),
         }
     }
 
     /// One pass of the operator. False: there is nothing to do.
     fn pass(&mut self, wanted: &dyn Fn(Option<&Record>) -> Option<Wanted>) -> bool {
-        self.refresh();
         let wanted = wanted(self.record.as_ref());
+        if !is_to_stop(wanted.as_ref(), self.record.as_ref()) {
+            (self.stop_failed, self.stops_failed_n) = (false, 0);
+        }
+        self.refresh();
         let step = next(self.now, wanted.as_ref(), self.record.as_ref(), &self.run);
         match step {
             Step::Write(record) => self.record = Some(record),
             Step::Start => self.start(),
             Step::Abandon => self.run = Run::None,
             Step::Stop { savepoint } => {
-                if let Some(name) = savepoint {
+                let failed = self.no_savepoints.clone().filter(|_| savepoint.is_some());
+                if let (Some(name), None) = (savepoint, &failed) {
                     assert!(!self.savepoints.contains(&name), "{name} is there already");
                     self.savepoints.push(name);
                 }
-                self.run = ended(Ended::Stopped { has_state: true });
+                self.stop_failed = failed.is_some();
+                self.stops_failed_n += u32::from(self.stop_failed);
+                let failed = failed.map(|reason| Unsaved {
+                    reason,
+                    ..Unsaved::default()
+                });
+                self.run = ended(Ended::Stopped { failed });
             }
             Step::Scale(n) => {
                 self.parallelism = n;
@@ -68,32 +102,43 @@ impl World {
     }
 
     fn start(&mut self) {
-        let document = self.record.as_ref().map(|record| record.document.clone());
-        let fails = document.as_ref().is_some_and(|it| self.broken.contains(it));
-        self.runs = document;
+        let record = self.record.clone().expect("what is started is on record");
+        let (document, incarnation) = (record.document.clone(), record.incarnation);
+        self.started = started(&record);
+        self.runs = Some(document.clone());
         self.starts_n += 1;
-        self.run = if fails {
+        self.run = if record.ran && !self.folders.contains(&incarnation) {
+            ended(Ended::Broken("the store is empty".to_owned()))
+        } else if record.rewind.is_some_and(|id| self.gone.contains(&id)) {
+            ended(Ended::NotRetained("it is not kept".to_owned()))
+        } else if self.broken.contains(&document) {
             ended(Ended::Failed("a poison row".to_owned()))
         } else {
+            self.folders.push(incarnation);
             Run::Alive(Alive {
-                is_current: true,
-                is_running: true,
-                is_stopping: false,
-                age: SignedDuration::from_hours(1),
                 generation: self.starts_n,
                 wanted: self.parallelism,
-                completed_n: 1,
+                completed_n: u64::from(!self.sick.contains(&document)),
+                ..alive()
             })
         };
     }
 
     /// Whether the coordinator runs what is on record.
     fn refresh(&mut self) {
-        let of_record = self.record.as_ref().map(|record| &record.document);
-        let same = of_record == self.runs.as_ref();
+        let same = self.record.as_ref().is_some_and(|record| {
+            Some(&record.document) == self.runs.as_ref() && started(record) == self.started
+        });
         match &mut self.run {
-            Run::Alive(alive) => alive.is_current = same,
-            Run::Ended { is_current, .. } => *is_current = same,
+            Run::Alive(alive) => {
+                alive.is_current = same;
+                alive.stop_failed = self.stop_failed;
+            }
+            Run::Ended {
+                is_current,
+                stops_failed_n,
+                ..
+            } => (*is_current, *stops_failed_n) = (same, self.stops_failed_n),
             Run::None => {}
         }
     }
@@ -133,9 +178,32 @@ fn alike(run: &Run) -> Run {
     }
 }
 
+/// What of a record tells coordinators apart, beside the document.
+fn started(record: &Record) -> (Option<String>, u32) {
+    (record.done.rewind_to.clone(), record.incarnation)
+}
+
+/// A coordinator whose job runs, since long.
+fn alive() -> Alive {
+    Alive {
+        is_current: true,
+        is_running: true,
+        is_stopping: false,
+        stop_failed: false,
+        age: SignedDuration::from_hours(1),
+        generation: 9,
+        wanted: 1,
+        completed_n: 0,
+    }
+}
+
 fn ended(how: Ended) -> Run {
-    let is_current = true;
-    Run::Ended { how, is_current }
+    Run::Ended {
+        how,
+        is_current: true,
+        tried: SignedDuration::from_hours(1),
+        stops_failed_n: 0,
+    }
 }
 
 /// What is wanted, compared with what is on record as the operator compares it.
@@ -153,16 +221,21 @@ fn wish_with(generation: i64, document: &Value, change: impl Fn(&mut Wanted) + '
             uid: "uid-1".to_owned(),
             generation,
             document: document.clone(),
+            plan: document["plan"].to_string(),
+            parallelism: u32::try_from(parallelism).unwrap(),
             edit: Edit {
                 upgrade: differs("plan"),
                 stateless: false,
                 parallelism: differs("parallelism").then(|| u32::try_from(parallelism).unwrap()),
                 rest: differs("pods"),
             },
+            mends: false,
             suspend: false,
-            rollback_after: SignedDuration::from_mins(5),
+            healthy_within: SignedDuration::from_mins(5),
             restart: None,
             rewind_to: None,
+            accept_lost_marker: None,
+            lived: Lived::default(),
         };
         change(&mut wanted);
         Some(wanted)
@@ -204,7 +277,10 @@ fn new_job_is_written_down_and_started() {
     let one = document("a", 1);
     let end = play(&[wish(1, &one)], &World::new());
 
-    let record = Record::new("uid-1", one.clone(), 1);
+    let record = Record {
+        plan: one["plan"].to_string(),
+        ..Record::new("uid-1", one.clone(), 1)
+    };
     assert_eq!(
         end.record,
         Some(Record {
@@ -264,6 +340,75 @@ fn upgrade_that_fails_is_rolled_back_and_not_tried_again_until_it_is_edited() {
 }
 
 #[test]
+fn document_that_was_rolled_back_is_not_tried_again_when_it_is_scaled() {
+    let mut world = World::new();
+    world.broken.push(document("bad", 1));
+    let life: Vec<Wish> = vec![
+        wish(1, &document("a", 1)),
+        wish(2, &document("bad", 1)),
+        wish(3, &document("bad", 4)),
+        wish(4, &document("bad", 1)),
+        wish(5, &document("bad", 3)),
+    ];
+    let end = play(&life, &world);
+
+    assert_eq!((&end.runs, end.parallelism), (&Some(document("a", 3)), 3));
+    let record = end.record.expect("there is one");
+    assert_eq!(record.refused.expect("it was rolled back").generation, 2);
+}
+
+#[test]
+fn document_that_was_rolled_back_is_not_tried_again_after_a_stop() {
+    let mut world = World::new();
+    world.broken.push(document("bad", 1));
+    let stop = wish_with(3, &document("bad", 1), |wanted| wanted.suspend = true);
+    let life: Vec<Wish> = vec![
+        wish(1, &document("a", 1)),
+        wish(2, &document("bad", 1)),
+        stop,
+        wish(4, &document("bad", 1)),
+    ];
+    let end = play(&life, &world);
+
+    assert_eq!(end.runs, Some(document("a", 1)));
+}
+
+#[test]
+fn job_whose_record_was_deleted_goes_on_where_its_status_says() {
+    let lived = Lived {
+        incarnation: 2,
+        ran: true,
+        refused: None,
+    };
+    let wish = wish_with(7, &document("a", 1), move |wanted| {
+        wanted.lived = lived.clone();
+    });
+    let mut world = World::new();
+    world.folders.push(2);
+    let record = play(&[wish], &world).record.expect("there is one");
+    assert_eq!((record.incarnation, record.ran), (2, true));
+}
+
+#[test]
+fn document_that_was_rolled_back_is_not_begun_with_when_the_record_was_deleted() {
+    let refused = |plan: &str| Refused {
+        generation: 2,
+        plan: json!(plan).to_string(),
+        reason: "a poison row".to_owned(),
+    };
+    let wish = |plan| {
+        wish_with(7, &document(plan, 1), move |wanted| {
+            wanted.lived.refused = Some(refused("bad"));
+        })
+    };
+    let mut world = World::new();
+    assert!(!world.pass(&*wish("bad")));
+
+    world.settle(&*wish("mended"), &mut None);
+    assert_eq!(world.runs, Some(document("mended", 1)));
+}
+
+#[test]
 fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
     let mut world = World::new();
     world.settle(&*wish(1, &document("a", 1)), &mut None);
@@ -271,22 +416,21 @@ fn upgrade_that_never_gets_healthy_is_rolled_back_in_time() {
     while world.runs != Some(document("b", 1)) {
         world.pass(&*upgrade);
     }
-    let starting = Run::Alive(Alive {
-        is_current: true,
-        is_running: false,
-        is_stopping: false,
-        age: SignedDuration::from_hours(1),
-        generation: 9,
-        wanted: 1,
-        completed_n: 0,
-    });
-    world.run = starting;
-    assert!(!world.pass(&*upgrade), "it has time");
+    let begun = world;
+    // It may never load its tasks, or run and never complete a checkpoint.
+    for is_running in [false, true] {
+        let mut world = begun.clone();
+        world.run = Run::Alive(Alive {
+            is_running,
+            ..alive()
+        });
+        assert!(!world.pass(&*upgrade), "it has time");
 
-    world.now += SignedDuration::from_mins(6);
-    world.settle(&*upgrade, &mut None);
+        world.now += SignedDuration::from_mins(6);
+        world.settle(&*upgrade, &mut None);
 
-    assert_eq!(world.runs, Some(document("a", 1)));
+        assert_eq!(world.runs, Some(document("a", 1)), "{is_running}");
+    }
 }
 
 #[test]
@@ -362,30 +506,6 @@ fn store_that_was_away_is_no_end_of_a_job() {
     world.settle(&*wish(1, &one), &mut None);
 
     assert!(matches!(world.run, Run::Alive(_)));
-}
-
-#[test]
-fn order_to_rewind_is_done_once() {
-    let one = document("a", 1);
-    let rewind = || {
-        wish_with(1, &document("a", 1), |wanted| {
-            wanted.rewind_to = Some("7".to_owned());
-        })
-    };
-    let mut world = World::new();
-    world.settle(&*wish(1, &one), &mut None);
-
-    assert!(world.pass(&*rewind()));
-    let record = world.record.as_ref().expect("there is one");
-    assert_eq!(record.rewind.as_deref(), Some("7"));
-    world.settle(&*rewind(), &mut None);
-
-    let record = world.record.as_ref().expect("there is one");
-    assert_eq!(
-        (record.rewind.as_deref(), record.done.rewind_to.as_deref()),
-        (None, Some("7"))
-    );
-    assert!(!world.pass(&*rewind()));
 }
 
 #[test]

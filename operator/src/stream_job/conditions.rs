@@ -104,6 +104,8 @@ reasons! {
     PROGRESSING_PODS_STUCK = Progressing False "PodsStuck": "Pods cannot start: image, scheduling, quota or admission.";
     PROGRESSING_OUT_OF_MEMORY = Progressing False "OutOfMemory": "A task manager was killed for using more memory than its limit.";
     PROGRESSING_NOT_ALLOWED = Progressing False "NotAllowed": "The API server refuses what the operator has to write.";
+    PROGRESSING_SAVEPOINT_FAILS = Progressing False "SavepointFails": "The savepoint with which the job is to stop fails; the job runs on as it was, and stops without one if the next fails, too.";
+    PROGRESSING_RECORD_UNREADABLE = Progressing False "RecordUnreadable": "What ran cannot be run by this operator, and the newest document is wrong, too: an edit mends it.";
     PROGRESSING_FAILED = Progressing False "Failed": "The job was given up.";
 
     VALID = Valid True "Valid": "What is declared can run.";
@@ -116,6 +118,7 @@ reasons! {
     CHECKPOINT_FAILING = CheckpointFresh False "TooManyFailures": "More checkpoints failed in a row than `tolerateFailures` allows.";
     CHECKPOINT_OLD = CheckpointFresh False "TooOld": "The newest checkpoint is older than two intervals and a timeout.";
     CHECKPOINT_NONE = CheckpointFresh Unknown "NoneYet": "No checkpoint was completed yet.";
+    CHECKPOINT_NOT_RUNNING = CheckpointFresh Unknown "NotRunning": "The job is not coordinated: no checkpoint is taken.";
 
     WATERMARK_ADVANCING = WatermarkAdvancing True "Advancing": "The lowest watermark of the sources moves.";
     WATERMARK_END = WatermarkAdvancing True "AtEnd": "All input is read: event time is at its end.";
@@ -127,6 +130,7 @@ reasons! {
     CAUGHT_UP = CaughtUp True "CaughtUp": "What there is to read is read, but for the last seconds.";
     CAUGHT_UP_ALL_READ = CaughtUp True "AllInputRead": "The job is bounded, and all its input is read.";
     CAUGHT_UP_BEHIND = CaughtUp False "Behind": "There is more to read.";
+    CAUGHT_UP_UNREACHABLE = CaughtUp Unknown "SourceUnreachable": "A source, or a part of it, does not answer or refuses: how much there is to read is not known.";
     CAUGHT_UP_NOT_RUNNING = CaughtUp Unknown "NotRunning": "The job does not run.";
     CAUGHT_UP_NOT_MEASURED = CaughtUp Unknown "NotMeasured": "The sources do not tell how much there is to read.";
 }

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use kube::Api;
+use streamforge_core::frame;
 use streamforge_core::ids::{CheckpointId, JobId};
-use streamforge_core::manifest::HEAD_KEY;
+use streamforge_core::manifest::{self, HEAD_KEY, Head};
 use streamforge_core::s3::S3Place;
-use streamforge_crds::v1alpha1::Savepoint;
+use streamforge_crds::v1alpha1::{DroppedState, Savepoint, StreamJobSpec};
 use streamforge_host::policy::{self, StoreAddress};
 use streamforge_host::sessions::Terms;
 use streamforge_host::{JobConfig, RestoreFrom};
@@ -18,22 +19,34 @@ use streamforge_store::ObjectStore;
 use super::error::Error;
 use super::validate::Desired;
 use crate::controller::Context;
-use crate::record::Record;
+use crate::record::{HeadSeen, Record};
 use crate::stores::{self, Opener};
 
 /// Letters of a uid that make a job's id different from that of another one of its name.
 const UID_LETTERS: usize = 8;
 
 /// A coordinator that is about to be started.
-pub struct Starting<'a> {
+pub struct Starting {
     /// What all passes share.
-    pub context: &'a Context,
+    pub context: Arc<Context>,
     /// What is on record, checked.
-    pub desired: &'a Desired,
+    pub desired: Arc<Desired>,
     /// The record.
-    pub record: &'a Record,
+    pub record: Record,
     /// The annotation.
     pub accept_lost_markers: Option<String>,
+}
+
+/// All that a coordinator is started with.
+pub struct Prepared {
+    /// The job, as the host wants it.
+    pub config: JobConfig,
+    /// Its store.
+    pub store: Arc<dyn ObjectStore>,
+    /// What its task managers are told.
+    pub terms: Terms,
+    /// The head of the store, if there is one.
+    pub head: Option<HeadSeen>,
 }
 
 /// Where a job's checkpoints are.
@@ -57,26 +70,28 @@ pub fn job_id(desired: &Desired, record: &Record) -> JobId {
     }
 }
 
-impl Starting<'_> {
+impl Starting {
     /// Opens and collects.
     ///
     /// # Errors
     /// When the store or the savepoint cannot be opened.
-    pub async fn prepare(&self) -> Result<(JobConfig, Arc<dyn ObjectStore>, Terms), Error> {
+    pub async fn prepare(self) -> Result<Prepared, Error> {
         let identity = &self.desired.identity;
         let opener = Opener {
             client: &self.context.client,
             namespace: &identity.namespace,
             work_dir: &self.context.work_dir,
+            proven: &self.context.proven,
+            users: &self.context.users,
+            user: identity.uid.as_str(),
         };
-        let place = place(self.desired, self.record);
+        let place = place(&self.desired, &self.record);
         let store = opener.open(&place).await?;
-        self.check_not_emptied(&*store).await?;
-        let restore_from = self.restore_from(&opener, &*store).await?;
+        let head = self.head(&*store).await?;
+        let restore_from = self.restore_from(&opener, head.is_some()).await?;
         let spec = &self.desired.document.spec;
-        let rewind_to = self.record.rewind.as_deref();
         let config = JobConfig {
-            new_job: Some(job_id(self.desired, self.record)),
+            new_job: Some(job_id(&self.desired, &self.record)),
             graph: self.desired.document.graph.clone(),
             document: self.desired.document.text.clone(),
             parallelism: spec.parallelism,
@@ -84,10 +99,9 @@ impl Starting<'_> {
             restart: policy::restarts(spec),
             members: policy::members(spec),
             address: self.context.address.clone(),
-            rewind_to: rewind_to
-                .and_then(|id| id.parse().ok())
-                .map(CheckpointId::from_stored),
+            rewind_to: rewind_to(&self.record, head),
             restore_from,
+            drop_state: drops_state(spec),
         };
         let address = StoreAddress {
             uri: place.to_string(),
@@ -96,32 +110,50 @@ impl Starting<'_> {
         let markers = self.accept_lost_markers.as_deref().unwrap_or_default();
         let markers = markers.split(',').map(|name| name.trim().to_owned());
         let markers = markers.filter(|name| !name.is_empty()).collect();
-        Ok((config, store, policy::terms(spec, address, None, markers)))
+        Ok(Prepared {
+            terms: policy::terms(spec, address, None, markers),
+            config,
+            store,
+            head,
+        })
     }
 
-    /// C7: a job that has run does not silently begin anew because its store was emptied.
-    async fn check_not_emptied(&self, store: &dyn ObjectStore) -> Result<(), Error> {
-        let is_empty = store.get(HEAD_KEY).await.is_ok_and(|head| head.is_none());
-        if self.record.ran && is_empty {
-            return Err(Error::Emptied {
+    /// C7: a job that has run does not silently begin anew because its store was emptied. A head that
+    /// cannot be read is the coordinator's to tell.
+    async fn head(&self, store: &dyn ObjectStore) -> Result<Option<HeadSeen>, Error> {
+        let object = store.get(HEAD_KEY).await.map_err(|source| {
+            Error::Store(stores::Error::Open {
                 location: store.location(),
-            });
-        }
-        Ok(())
+                source,
+            })
+        })?;
+        let Some(object) = object else {
+            if self.record.ran {
+                return Err(Error::Emptied {
+                    location: store.location(),
+                });
+            }
+            return Ok(None);
+        };
+        let head = manifest::decode::<Head>(frame::HEAD, &object.bytes).ok();
+        let seen = head.map(|head| HeadSeen {
+            generation: head.generation.get(),
+            newest: head.newest.map(|newest| newest.id.get()),
+        });
+        Ok(Some(seen.unwrap_or_default()))
     }
 
     /// The savepoint that the job is to begin with. It may be gone once the job has state of its own.
     async fn restore_from(
         &self,
         opener: &Opener<'_>,
-        store: &dyn ObjectStore,
+        has_state: bool,
     ) -> Result<Option<RestoreFrom>, Error> {
         let Some(from) = &self.desired.restore_from else {
             return Ok(None);
         };
         // A job that begins anew without its state does not begin with somebody else's either.
         let begins_empty = self.record.incarnation > 0;
-        let has_state = store.get(HEAD_KEY).await.is_ok_and(|head| head.is_some());
         if begins_empty || has_state {
             return Ok(None);
         }
@@ -163,5 +195,60 @@ impl Starting<'_> {
         let found = found.ok_or_else(|| failed("there is none of this name in the namespace"))?;
         let status = found.status.unwrap_or_default();
         status.uri.ok_or_else(|| failed("it is not complete"))
+    }
+}
+
+/// Whether somebody has said that state without a place in this document may go.
+fn drops_state(spec: &StreamJobSpec) -> bool {
+    let policy = spec.upgrade.as_ref();
+    policy.is_some_and(|policy| policy.dropped_state == DroppedState::Allow)
+}
+
+/// The checkpoint to go back to, if that has not been done yet.
+fn rewind_to(record: &Record, head: Option<HeadSeen>) -> Option<CheckpointId> {
+    let to = record.rewind.as_deref()?.parse().ok()?;
+    let is_done = match (record.before_rewind, head) {
+        (Some(before), Some(now)) => before.is_rewound(now),
+        _ => false,
+    };
+    (!is_done).then(|| CheckpointId::from_stored(to))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::stream_job::testing::{job, with};
+
+    #[test]
+    fn state_is_dropped_only_where_the_document_says_so() {
+        let allows = |value| with(&job(), "/upgrade/droppedState", json!(value)).spec;
+        assert!(drops_state(&allows("Allow")));
+        assert!(!drops_state(&allows("Refuse")));
+        assert!(!drops_state(&job().spec));
+    }
+
+    #[test]
+    fn rewind_is_done_again_only_if_the_head_says_that_it_was_not_done() {
+        let seen = |generation, newest| HeadSeen {
+            generation,
+            newest: Some(newest),
+        };
+        let mut record = Record::new("uid-1", json!({}), 1);
+        let to = |record: &Record, head| rewind_to(record, Some(head)).map(CheckpointId::get);
+        assert_eq!(to(&record, seen(4, 9)), None);
+
+        record.rewind = Some("7".to_owned());
+        assert_eq!(to(&record, seen(4, 9)), Some(7));
+        record.before_rewind = Some(seen(4, 9));
+        // The coordinator that was to do it never took over; one from before has committed once more.
+        assert_eq!(to(&record, seen(4, 9)), Some(7));
+        assert_eq!(to(&record, seen(4, 10)), Some(7));
+        // It took over, and a savepoint that was to be the newest is not copied yet.
+        assert_eq!(to(&record, seen(5, 9)), Some(7));
+        // It took over with the rewind, and perhaps has gone on from there.
+        assert_eq!(to(&record, seen(5, 7)), None);
+        assert_eq!(to(&record, seen(6, 11)), None);
     }
 }

@@ -4,15 +4,22 @@
 //! beside the job that it runs. What is wrong with it is decided there, in the words of `streamforge
 //! validate`. Start at: [`Document::of`], [`Document::read`].
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use streamforge_core::job_graph::JobGraph;
 use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec};
 
+use super::keep;
 use super::validate::Problem;
 use crate::hash;
 
-/// Largest document, everything written out: it is kept in a ConfigMap, which holds 1 MiB.
+/// Largest document, everything written out.
 pub const TEXT_BYTES_MAX: usize = 960 << 10;
+
+/// The same compressed: it is kept in a ConfigMap, which holds 1 MiB, together with the document before an
+/// upgrade and the pods. 512 KiB of plain text without any pattern have less.
+pub const KEPT_BYTES_MAX: usize = 440 << 10;
 
 /// A document in which no mistake was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,9 +27,11 @@ pub struct Document {
     /// What it says, defaults filled in.
     pub spec: StreamJobSpec,
     /// What runs.
-    pub graph: JobGraph,
+    pub graph: Arc<JobGraph>,
     /// The same as text, for the coordinator.
-    pub text: String,
+    pub text: Arc<str>,
+    /// Hash of what an attempt is made of.
+    attempt: String,
 }
 
 impl Document {
@@ -44,21 +53,15 @@ impl Document {
             .map_err(|problems| problems.into_iter().map(Problem::from).collect::<Vec<_>>())?;
         let graph = streamforge_plan::plan(&loaded);
         let text = text_of(&loaded.name, &loaded.spec);
-        if text.len() > TEXT_BYTES_MAX {
-            let message = format!(
-                "with its defaults written out the document has {} bytes, and {TEXT_BYTES_MAX} can be kept",
-                text.len()
-            );
-            return Err(vec![Problem::new(
-                "spec",
-                message,
-                "make several jobs of it",
-            )]);
+        if let Some(message) = too_large(&text) {
+            let cure = "make several jobs of it";
+            return Err(vec![Problem::new("spec", message, cure)]);
         }
         Ok(Self {
+            attempt: attempt(&loaded.spec, &graph),
             spec: loaded.spec,
-            graph,
-            text,
+            graph: graph.into(),
+            text: text.into(),
         })
     }
 
@@ -68,7 +71,7 @@ impl Document {
         let value: Value = serde_json::from_str(&self.text).unwrap_or_default();
         let yaml = streamforge_crds::to_yaml(&value);
         if yaml.len() > TEXT_BYTES_MAX {
-            return self.text.clone();
+            return self.text.to_string();
         }
         yaml
     }
@@ -76,14 +79,33 @@ impl Document {
     /// What an attempt is made of: a document of another one of these needs another attempt.
     #[must_use]
     pub fn attempt_hash(&self) -> String {
-        let graph = &self.graph;
-        let storage = self.spec.checkpoint.storage.as_ref();
-        let place = storage.map(|it| streamforge_plan::s3_place(&it.uri, it.s3.as_ref()).ok());
-        hash::of(&json!({
-            "stages": graph.stages, "edges": graph.edges, "bounded": graph.bounded,
-            "maxParallelism": graph.max_parallelism, "storage": place,
-        }))
+        self.attempt.clone()
     }
+}
+
+fn attempt(spec: &StreamJobSpec, graph: &JobGraph) -> String {
+    let storage = spec.checkpoint.storage.as_ref();
+    let place = storage.map(|it| streamforge_plan::s3_place(&it.uri, it.s3.as_ref()).ok());
+    hash::of(&json!({
+        "stages": graph.stages, "edges": graph.edges, "bounded": graph.bounded,
+        "maxParallelism": graph.max_parallelism, "storage": place,
+    }))
+}
+
+/// Why a document cannot be kept.
+fn too_large(text: &str) -> Option<String> {
+    if text.len() > TEXT_BYTES_MAX {
+        let n = text.len();
+        return Some(format!(
+            "with its defaults written out the document has {n} bytes, and {TEXT_BYTES_MAX} can be kept"
+        ));
+    }
+    if text.len() <= KEPT_BYTES_MAX {
+        return None;
+    }
+    let n = keep::compressed(text.as_bytes()).len();
+    (n > KEPT_BYTES_MAX)
+        .then(|| format!("compressed the document has {n} bytes, and {KEPT_BYTES_MAX} can be kept"))
 }
 
 /// The document as JSON, which is YAML too.
@@ -131,7 +153,11 @@ mod tests {
 
             let document = Document::read(&text_of(&loaded.name, &loaded.spec)).unwrap();
 
-            assert_eq!(document.graph, streamforge_plan::plan(&loaded), "{example}");
+            assert_eq!(
+                *document.graph,
+                streamforge_plan::plan(&loaded),
+                "{example}"
+            );
             assert_eq!(
                 Document::read(&document.shown()).unwrap(),
                 document,
@@ -175,5 +201,26 @@ mod tests {
                 "{text:?}"
             );
         }
+    }
+
+    #[test]
+    fn document_that_could_not_be_kept_is_refused_by_its_size_and_by_its_noise() {
+        // 95 letters in no order: next to nothing can be compressed.
+        let noise = |bytes_n: u64| -> String {
+            let hash = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()) % 95;
+            let letter = |n: u64| char::from(b' ' + u8::try_from(n).unwrap());
+            (0..bytes_n).map(|n| letter(hash(n))).collect()
+        };
+        assert_eq!(too_large(&noise(512 << 10)), None);
+        assert_eq!(too_large(&"x".repeat(960 << 10)), None);
+        assert_eq!(
+            too_large(&"x".repeat((960 << 10) + 1)).unwrap(),
+            "with its defaults written out the document has 983041 bytes, and 983040 can be kept"
+        );
+        let noisy = too_large(&noise(600 << 10)).unwrap();
+        assert!(
+            noisy.starts_with("compressed the document has 5"),
+            "{noisy}"
+        );
     }
 }

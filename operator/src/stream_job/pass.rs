@@ -3,32 +3,38 @@
 //! Owns: the order of these, and carrying out what [`crate::step`] decides. Start at: [`over`].
 
 mod children;
+mod kept;
+mod start;
 pub(crate) mod status;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
-use kube::{Api, Resource as _, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec, TaskManagerCount, UpgradeMode};
-use streamforge_host::{Ask, Phase as Doing, Status};
+use streamforge_host::{Ask, Phase as Doing, SavepointState, Status};
 use tokio::sync::oneshot;
 
-use super::build::{self, Deployed, KeptPods};
+use super::build::{Deployed, KeptPods};
 use super::change::{Change, InPlace, change, coordinator_fields};
+use super::checked::Outcome as Checked;
+use super::ended;
 use super::error::{Error, api};
-use super::keep::{self, Kept};
-use super::report::{Pace, Refusal, Totals, Trouble};
+use super::judge;
+use super::keep::Packed;
+use super::report::{self, Pace, Refusal, Totals, Trouble};
 use super::take_down::{has_finalizer, set_finalizer, take_down};
-use super::validate::{Desired, Problem, RESTART_ANNOTATION, validate};
-use super::{coordinate, ended};
-use crate::apply::{apply, is_gone};
+use super::validate::{self, Desired, Problem, RESTART_ANNOTATION};
+use crate::apply::is_gone;
+use crate::children::Kind;
 use crate::controller::Context;
-use crate::fleet;
-use crate::record::{Record, State};
+use crate::events::{self, Event};
+use crate::record::{Lived, Record, State};
 use crate::step::{self, Alive, Edit, Ended, Run, Step, Wanted};
 
 /// The checkpoint to go back to; done once per value.
@@ -49,29 +55,27 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// The same while a change of its life is under way.
 const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
 
-/// Children are applied again after this, whatever is remembered: somebody may have changed them.
-const APPLY_AGAIN: Duration = Duration::from_secs(300);
-
-/// How long opening a job's store may take: other jobs wait for this pass.
-const PREPARE_WITHIN: Duration = Duration::from_secs(8);
-
-/// Pods that are missing are looked at so often.
-const LOOK_AT_PODS: Duration = Duration::from_secs(5);
-
-/// Longest wait before a coordinator that ended for reasons around it is started again.
-const START_AGAIN_MAX: Duration = Duration::from_secs(30);
+/// After how long a stop that came to nothing is tried again, at first and at last.
+const STOP_AGAIN: Duration = Duration::from_secs(10);
+const STOP_AGAIN_MAX: Duration = Duration::from_secs(300);
 
 /// What is remembered of a job between passes; nothing depends on it but the number of writes.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// Hash of the children that were applied, the set's generation then, and when.
-    pub applied: Option<(String, i64, Instant)>,
+    /// The children as they were applied.
+    pub applied: BTreeMap<Kind, children::Applied>,
+    /// When the certificate of the pods was looked at, and how often since pods are missing.
+    pub certified: Option<(Instant, u32)>,
+    /// What is kept in the ConfigMap, as it was read or written last.
+    pub kept: Packed,
     /// Nothing of the children's names is somebody else's.
     pub names_are_free: bool,
     /// When the status was written.
     pub reported: Option<Instant>,
     /// Coordinators in a row that ended for reasons around them.
     pub broken_n: u32,
+    /// Since when there were no others.
+    pub broken_since: Option<Instant>,
     /// Not before this the next one is started.
     pub start_at: Option<Instant>,
     /// Passes in a row that failed.
@@ -86,13 +90,58 @@ pub struct Memory {
     pub sick: Option<(Trouble, String)>,
     /// What kept the last pass from going on.
     pub trouble: Option<(Trouble, String)>,
+    /// Why the coordinator could not be started.
+    pub start_failed: Option<(Trouble, String)>,
+    /// Why the job cannot be stopped.
+    pub stop_failed: Option<String>,
+    /// Stops in a row that came to nothing.
+    pub stops_failed_n: u32,
+    /// Not before this the next one is ordered.
+    pub stop_at: Option<Instant>,
+}
+
+impl Memory {
+    /// What a job that is to stop, or is not, has come to.
+    fn on_run(&mut self, is_to_stop: bool, run: &Run) {
+        if !is_to_stop {
+            self.forget_stops();
+        } else if let Run::Ended { how, .. } = run
+            && let Ended::Stopped {
+                failed: Some(unsaved),
+            } = how
+        {
+            self.on_stop_failed(&unsaved.reason);
+        }
+    }
+
+    /// A stop came to nothing. It ends the coordinator, which is looked at until there is another one.
+    fn on_stop_failed(&mut self, reason: &str) {
+        if self.stop_at.is_some() {
+            return;
+        }
+        let wait = STOP_AGAIN.saturating_mul(1 << self.stops_failed_n.min(8));
+        self.stops_failed_n = self.stops_failed_n.saturating_add(1);
+        self.stop_at = Some(Instant::now() + wait.min(STOP_AGAIN_MAX));
+        self.stop_failed = Some(reason.to_owned());
+    }
+
+    /// Nobody wants the job to stop.
+    fn forget_stops(&mut self) {
+        (self.stop_failed, self.stop_at, self.stops_failed_n) = (None, None, 0);
+    }
+
+    /// How long the job runs on before the next stop, if the last one came to nothing.
+    fn until_stop(&self) -> Option<Duration> {
+        let left = self.stop_at?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
 }
 
 /// One pass.
 ///
 /// # Errors
 /// When something around the job does not work; it is tried again.
-pub async fn over(job: &StreamJob, context: &Context) -> Result<Action, Error> {
+pub async fn over(job: &StreamJob, context: &Arc<Context>) -> Result<Action, Error> {
     if job.metadata.deletion_timestamp.is_some() {
         return take_down(job, context).await;
     }
@@ -105,44 +154,51 @@ pub async fn over(job: &StreamJob, context: &Context) -> Result<Action, Error> {
 
 struct Pass<'a> {
     job: &'a StreamJob,
-    context: &'a Context,
+    context: &'a Arc<Context>,
     uid: String,
     memory: Memory,
     record: Option<Record>,
     kept: Option<KeptPods>,
     /// What the resource wants, if it can be had.
-    desired: Result<Desired, (Refusal, Vec<Problem>)>,
+    desired: Result<Arc<Desired>, (Refusal, Vec<Problem>)>,
     /// Pods there are to be, and ready ones.
     pods: TaskManagerCount,
     /// Pods are being replaced.
     replaces_pods: bool,
+    /// The revision that pods are to have.
+    update_revision: Option<String>,
+    /// When it must be looked at again at the latest.
+    look_within: Duration,
     /// What the coordinator said last: of one that has ended these are the final numbers.
     said: Option<Status>,
 }
 
 impl<'a> Pass<'a> {
-    async fn begin(job: &'a StreamJob, context: &'a Context) -> Result<Self, Error> {
+    async fn begin(job: &'a StreamJob, context: &'a Arc<Context>) -> Result<Self, Error> {
         let uid = job.uid().unwrap_or_default();
-        let desired = validate(job, &context.settings);
-        let kept = keep::read(&context.client, job).await?;
-        let kept = kept.filter(|kept| kept.record.uid == uid);
-        let memory = context.memory(&uid);
-        let (record, kept) = match kept {
-            Some(Kept { record, pods }) => (Some(record), pods),
-            None => (None, None),
-        };
+        let mut memory = context.memory(&uid);
+        let mut kept = memory.kept.unpacked();
+        if let Some(newer) = kept::newer(job, context, &kept).await? {
+            memory.kept = Packed::of(&newer);
+            kept = newer;
+        }
+        let desired = context.checked.validate(job, &context.settings);
+        let asked = validate::check_annotations(job, kept.record.as_ref());
+        let desired = desired.and_then(|desired| asked.map(|()| desired));
         let coordinator = context.fleet.get(&uid);
         let mut pass = Self {
             said: coordinator.map(|it| it.status.borrow().clone()),
             job,
             context,
+            record: kept.record,
+            kept: kept.pods,
             memory,
-            record,
             uid,
-            kept,
             desired: desired.map_err(|problems| (Refusal::Invalid, problems)),
             pods: TaskManagerCount::default(),
             replaces_pods: false,
+            update_revision: None,
+            look_within: LOOK_AGAIN,
         };
         pass.refuse_what_drops_state();
         Ok(pass)
@@ -153,16 +209,16 @@ impl<'a> Pass<'a> {
     }
 
     /// What is on record, as if the resource said so.
-    fn current(&self) -> Option<Result<Desired, Vec<Problem>>> {
+    fn current(&self) -> Option<Checked> {
         self.record.as_ref().map(|record| self.read(record))
     }
 
-    fn read(&self, record: &Record) -> Result<Desired, Vec<Problem>> {
+    fn read(&self, record: &Record) -> Checked {
         let spec: StreamJobSpec = serde_json::from_value(record.document.clone())
             .map_err(|error| vec![Problem::new("", error.to_string(), "edit the job")])?;
         let mut job = self.job.clone();
         job.spec = spec;
-        validate(&job, &self.context.settings)
+        self.context.checked.validate(&job, &self.context.settings)
     }
 
     fn change(&self, current: &Desired, desired: &Desired) -> Change {
@@ -178,29 +234,14 @@ impl<'a> Pass<'a> {
         let (Some(Ok(current)), Ok(desired)) = (self.current(), &self.desired) else {
             return;
         };
-        let ran = self.record.as_ref().is_some_and(|record| record.ran);
-        let Change::Upgrade(upgrade) = self.change(&current, desired) else {
-            return;
-        };
-        if !ran {
-            return; // there is no state yet
-        }
-        let policy = self.job.spec.upgrade.clone().unwrap_or_default();
-        let mut problems = upgrade.refusal(&policy);
-        if upgrade.moves_store && policy.mode == UpgradeMode::Stateful {
-            problems.push(Problem::new(
-                "spec.checkpoint.storage",
-                "the checkpoints of a job stay where they are",
-                "take a Savepoint, and begin a new job with it (restoreFrom)",
-            ));
-        }
+        let change = self.change(&current, desired);
+        let problems = judge::refusal(self.job, self.record.as_ref(), &change);
         if !problems.is_empty() {
             self.desired = Err((Refusal::DropsState, problems));
         }
     }
 
     async fn go(mut self) -> Result<Action, Error> {
-        let mut wait = LOOK_AGAIN;
         let mut done = Ok(());
         let is_active = self
             .record
@@ -208,35 +249,45 @@ impl<'a> Pass<'a> {
             .is_some_and(|it| it.state == State::Active);
         let run = self.run(None);
         if self.annotation(PAUSE).is_some() {
-            // What runs goes on to be coordinated, by this operator too.
-            if is_active && run == Run::None {
+            // What runs goes on to be coordinated, by this operator too, and again if that failed.
+            let wants_a_coordinator = matches!(
+                run,
+                Run::None
+                    | Run::Ended {
+                        how: Ended::Broken(_),
+                        ..
+                    }
+            );
+            if is_active && wants_a_coordinator {
                 let current = self.current();
-                done = Box::pin(self.start(current, &run)).await.map(drop);
+                let started = Box::pin(self.start(current, &run)).await;
+                done = started.map(|wait| self.look_within = self.look_within.min(wait));
             }
+            done = done.and(Box::pin(self.look_at_children()).await);
         } else if let Err(error) = Box::pin(self.check_names()).await {
             done = Err(error);
         } else {
             let steps = Box::pin(self.take_steps()).await;
             done = match steps {
-                Ok(soon) => {
-                    wait = soon;
+                Ok(wait) => {
+                    self.look_within = self.look_within.min(wait);
                     Box::pin(self.apply_children()).await
                 }
                 // Pods are made even if the store is away: they are needed when it is back.
                 Err(error) => Box::pin(self.apply_children()).await.and(Err(error)),
             };
         }
-        if self.pods.ready < self.pods.desired {
-            wait = wait.min(LOOK_AT_PODS);
+        if done.as_ref().is_err_and(Error::is_end_of_namespace) {
+            done = Ok(());
         }
         self.memory.trouble = done.as_ref().err().and_then(status::trouble);
-        if done.is_ok() {
+        let reported = self.report().await;
+        if done.is_ok() && reported.is_ok() {
             self.memory.failed_n = 0;
         }
-        let reported = self.report().await;
         self.context.remember(&self.uid, self.memory.clone());
         done.and(reported)?;
-        Ok(Action::requeue(wait))
+        Ok(Action::requeue(self.look_within))
     }
 
     /// Until there is nothing to do but wait; says how long.
@@ -244,6 +295,8 @@ impl<'a> Pass<'a> {
         for _ in 0..STEPS_MAX {
             let current = self.current();
             let wanted = self.wanted(current.as_ref());
+            let is_to_stop = step::is_to_stop(wanted.as_ref(), self.record.as_ref());
+            self.memory.on_run(is_to_stop, &self.run(None));
             let run = self.run(current.as_ref());
             let step = step::next(
                 Timestamp::now(),
@@ -252,58 +305,118 @@ impl<'a> Pass<'a> {
                 &run,
             );
             match step {
-                Step::Write(record) => self.write(record).await?,
-                Step::Abandon => self.context.fleet.abandon(&self.uid),
-                // Opening a store may take its time, and people want to know what is going on.
-                Step::Start if self.job.status.as_ref().is_none_or(|it| it.phase.is_none()) => {
-                    Box::pin(self.report()).await?;
-                    let started = Box::pin(self.start(current, &run)).await?;
-                    return Ok(started.unwrap_or(LOOK_AGAIN_SOON));
-                }
-                Step::Start => match Box::pin(self.start(current, &run)).await? {
-                    Some(wait) => return Ok(wait),
-                    None => return Ok(LOOK_AGAIN_SOON),
-                },
-                Step::Stop { savepoint } => {
-                    match savepoint {
-                        Some(name) => {
-                            self.order(|answer| Ask::Savepoint(name, true, answer))
-                                .await;
-                        }
-                        None => self.order(Ask::Stop).await,
+                Step::Write(record) => {
+                    let news = self.news(&run, &record);
+                    if !self.write(record).await? {
+                        return Ok(LOOK_AGAIN_SOON);
                     }
+                    for event in news {
+                        self.tell(event).await;
+                    }
+                }
+                Step::Abandon => self.context.abandon(&self.uid),
+                Step::Start => return Box::pin(self.start(current, &run)).await,
+                Step::Stop { savepoint } => {
+                    self.memory.stop_at = None;
+                    self.stop(savepoint).await;
                     return Ok(LOOK_AGAIN_SOON);
                 }
                 Step::Scale(n) => {
-                    self.order(|answer| Ask::Scale(n, answer)).await;
+                    // A refusal is for the log, and the next pass asks again.
+                    let _refused = self.order(|answer| Ask::Scale(n, answer)).await;
                     return Ok(LOOK_AGAIN_SOON);
                 }
-                Step::Wait => return self.wait().await,
+                Step::Wait => {
+                    let wait = self.wait().await?;
+                    return Ok(self.memory.until_stop().map_or(wait, |it| it.min(wait)));
+                }
             }
         }
         Ok(LOOK_AGAIN_SOON)
     }
 
-    fn wanted(&self, current: Option<&Result<Desired, Vec<Problem>>>) -> Option<Wanted> {
+    /// What people are told of a step, once it is written.
+    fn news(&self, run: &Run, next: &Record) -> Vec<Event> {
+        let record = self.record.as_ref();
+        let unsaved = record.and_then(|record| step::without_savepoint(run, record, next));
+        let unsaved = unsaved.map(events::stopped_without_savepoint);
+        let refused = self.refused_rewind(run, next);
+        refused.into_iter().chain(unsaved).collect()
+    }
+
+    /// What people are told when the checkpoint to go back to is not there, and the job goes on without.
+    fn refused_rewind(&self, run: &Run, next: &Record) -> Option<Event> {
+        let Run::Ended { how, .. } = run else {
+            return None;
+        };
+        let Ended::NotRetained(reason) = how else {
+            return None;
+        };
+        let rewinds = self.record.as_ref().is_some_and(|it| it.rewind.is_some());
+        (rewinds && next.rewind.is_none()).then(|| events::rewind_refused(reason))
+    }
+
+    /// Orders a stop. A savepoint that failed is asked for again, and people are told.
+    async fn stop(&mut self, savepoint: Option<String>) {
+        let refused = match savepoint {
+            None => self.order(Ask::Stop).await,
+            Some(name) => {
+                let state = self.savepoint_state(&name).await;
+                if let Some(SavepointState::Failed { reason }) = state {
+                    self.memory.stop_failed = Some(format!("savepoint {name}: {reason}"));
+                }
+                self.order(|answer| Ask::Savepoint(name, true, answer))
+                    .await
+            }
+        };
+        if let Err(reason) = refused {
+            self.memory.stop_failed = Some(reason);
+        }
+    }
+
+    async fn savepoint_state(&self, name: &str) -> Option<SavepointState> {
+        let coordinator = self.context.fleet.get(&self.uid)?;
+        let ask = |answer| Ask::SavepointState(name.to_owned(), answer);
+        coordinator.orders.ask(ask).await.ok().flatten()
+    }
+
+    fn wanted(&self, current: Option<&Checked>) -> Option<Wanted> {
         let desired = self.desired.as_ref().ok()?;
         let spec = &self.job.spec;
-        let current = current.and_then(|current| current.as_ref().ok());
-        let edit = current.map_or_else(Edit::default, |current| self.edit(current, desired));
+        let plan = desired.document.attempt_hash();
+        let edit = match current {
+            Some(Ok(current)) => self.edit(current, desired),
+            // Of what cannot be read the hash is known.
+            Some(Err(_)) => Edit {
+                upgrade: self.record.as_ref().is_some_and(|it| it.plan != plan),
+                ..Edit::default()
+            },
+            None => Edit::default(),
+        };
         let stateless = edit.upgrade
             && matches!(
                 spec.upgrade.as_ref().map(|it| it.mode),
                 Some(UpgradeMode::Stateless)
             );
         let rollback_after = spec.upgrade.clone().unwrap_or_default().rollback_after;
+        // The first checkpoint is due after an interval.
+        let healthy_within = rollback_after
+            .micros()
+            .saturating_add(spec.checkpoint.interval.micros());
         Some(Wanted {
             uid: self.uid.clone(),
             generation: self.job.metadata.generation.unwrap_or_default(),
             document: serde_json::to_value(spec).unwrap_or_default(),
+            plan,
+            parallelism: spec.parallelism,
             edit: Edit { stateless, ..edit },
+            mends: matches!(current, Some(Err(_))),
             suspend: spec.suspend,
-            rollback_after: SignedDuration::from_micros(rollback_after.micros()),
+            healthy_within: SignedDuration::from_micros(healthy_within),
             restart: self.annotation(RESTART_ANNOTATION),
             rewind_to: self.annotation(REWIND_TO),
+            accept_lost_marker: self.annotation(ACCEPT_LOST_MARKER),
+            lived: report::lived(self.job.status.as_ref()),
         })
     }
 
@@ -321,13 +434,26 @@ impl<'a> Pass<'a> {
         xxhash_rust::xxh3::xxh3_64(parts.to_string().as_bytes())
     }
 
-    fn run(&self, current: Option<&Result<Desired, Vec<Problem>>>) -> Run {
+    /// What must not be lost with the record.
+    fn lived(&self) -> Lived {
+        match &self.record {
+            Some(record) => Lived::of(record),
+            None => report::lived(self.job.status.as_ref()),
+        }
+    }
+
+    fn run(&self, current: Option<&Checked>) -> Run {
+        let tried = self.memory.broken_since.map(|since| since.elapsed());
+        let tried = SignedDuration::try_from(tried.unwrap_or_default());
+        let tried = tried.unwrap_or(SignedDuration::MAX);
         let Some(coordinator) = self.context.fleet.get(&self.uid) else {
             // The last pass could not start it.
-            return match &self.memory.trouble {
+            return match &self.memory.start_failed {
                 Some((_, reason)) => Run::Ended {
                     how: Ended::Broken(reason.clone()),
                     is_current: true,
+                    tried,
+                    stops_failed_n: 0,
                 },
                 None => Run::None,
             };
@@ -340,7 +466,12 @@ impl<'a> Pass<'a> {
         let outcome = coordinator.outcome.borrow().clone();
         if let Some(outcome) = outcome {
             let how = ended::how(&outcome);
-            return Run::Ended { how, is_current };
+            return Run::Ended {
+                how,
+                is_current,
+                tried,
+                stops_failed_n: self.memory.stops_failed_n,
+            };
         }
         let status = coordinator.status.borrow();
         Run::Alive(Alive {
@@ -350,6 +481,7 @@ impl<'a> Pass<'a> {
                 status.phase,
                 Doing::Stopping | Doing::Finishing | Doing::Ended
             ),
+            stop_failed: self.memory.until_stop().is_some(),
             age: SignedDuration::try_from(coordinator.since.elapsed())
                 .unwrap_or(SignedDuration::MAX),
             generation: status.generation.get(),
@@ -358,82 +490,22 @@ impl<'a> Pass<'a> {
         })
     }
 
-    async fn start(
-        &mut self,
-        current: Option<Result<Desired, Vec<Problem>>>,
-        run: &Run,
-    ) -> Result<Option<Duration>, Error> {
-        let Some(Ok(current)) = current else {
-            // This operator cannot read what an older one kept: an edit mends it.
-            return Ok(Some(LOOK_AGAIN));
-        };
-        if let Run::Ended {
-            how: Ended::Broken(reason),
-            is_current: true,
-        } = run
-        {
-            let now = Instant::now();
-            match self.memory.start_at {
-                None => {
-                    self.memory.broken_n += 1;
-                    let wait = Duration::from_millis(500) * (1 << self.memory.broken_n.min(7));
-                    let wait = wait.min(START_AGAIN_MAX);
-                    tracing::warn!(
-                        job = self.job.name_any(),
-                        reason,
-                        "coordinator ended, starting it again"
-                    );
-                    self.memory.start_at = Some(now + wait);
-                    return Ok(Some(wait));
-                }
-                Some(at) if at > now => return Ok(Some(at - now)),
-                Some(_) => self.memory.start_at = None,
-            }
-        }
-        let revision = self.revision(&current);
-        let Some(record) = &self.record else {
-            return Ok(None);
-        };
-        let place = coordinate::place(&current, record);
-        let started = coordinate::Starting {
-            context: self.context,
-            desired: &current,
-            record,
-            accept_lost_markers: self.annotation(ACCEPT_LOST_MARKER),
-        };
-        let prepared = tokio::time::timeout(PREPARE_WITHIN, started.prepare()).await;
-        let (config, store, terms) = prepared.map_err(|_| Error::Silent {
-            what: place.to_string(),
-            seconds: PREPARE_WITHIN.as_secs(),
-        })??;
-        self.memory.before = Totals::of(self.job.status.as_ref());
-        self.context.fleet.start(fleet::Start {
-            job: ObjectRef::from_obj(self.job),
-            uid: self.uid.clone(),
-            revision,
-            config,
-            store,
-            terms,
-            events: (self.context.recorder.clone(), self.job.object_ref(&())),
-        });
-        Ok(None)
-    }
-
-    /// Orders something; a refusal is for the log, and the next pass asks again.
-    async fn order(&self, ask: impl FnOnce(oneshot::Sender<Result<(), String>>) -> Ask) {
+    /// Orders something.
+    async fn order(
+        &self,
+        ask: impl FnOnce(oneshot::Sender<Result<(), String>>) -> Ask,
+    ) -> Result<(), String> {
         let Some(coordinator) = self.context.fleet.get(&self.uid) else {
-            return;
+            return Ok(());
         };
-        match coordinator.orders.ask(ask).await {
-            Ok(Ok(())) | Err(_) => {}
-            Ok(Err(reason)) => {
-                tracing::info!(
-                    job = self.job.name_any(),
-                    reason,
-                    "order not taken, asking again"
-                );
-            }
+        // One that is over is looked at by the next pass.
+        let taken = coordinator.orders.ask(ask).await.unwrap_or(Ok(()));
+        if let Err(reason) = &taken {
+            let job = self.job.name_any();
+            let namespace = self.namespace();
+            tracing::info!(namespace, job, reason, "order not taken, asking again");
         }
+        taken
     }
 
     /// Nothing to do: when is the next look, and is the job's time over?
@@ -493,28 +565,7 @@ impl<'a> Pass<'a> {
             },
         }
     }
-
-    /// Writes a record down, with the document and the pods of it.
-    async fn write(&mut self, record: Record) -> Result<(), Error> {
-        let current = self.read(&record).ok();
-        let Some(current) = current.or_else(|| self.desired.as_ref().ok().cloned()) else {
-            return Ok(()); // nothing that this operator can read was ever valid
-        };
-        let mut children = build::build(&build::Request {
-            desired: &current,
-            settings: &self.context.settings,
-            kept: self.kept.as_ref(),
-            replicas: 0,
-            certificate: None,
-        });
-        keep::add(&mut children.document, &record);
-        apply(&self.context.client, &children.document)
-            .await
-            .map_err(api("write the ConfigMap"))?;
-        let data = children.document.data.as_ref();
-        let pods = data.and_then(|data| data.get(build::PODS_KEY));
-        self.kept = pods.and_then(|text| KeptPods::read(text));
-        self.record = Some(record);
-        Ok(())
-    }
 }
+
+#[cfg(test)]
+mod tests;

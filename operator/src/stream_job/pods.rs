@@ -37,13 +37,13 @@ pub struct Sick {
 /// How much longer than its grace period a pod may take to go.
 const GONE_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 
-/// Whether a pod should be gone and is not: its node is lost, and a StatefulSet would wait for ever
-/// (kubernetes/kubernetes#55713).
+/// From when on a pod that ends should be gone: if it is there still, its node is lost, and a StatefulSet would
+/// wait for ever (kubernetes/kubernetes#55713).
 #[must_use]
-pub fn is_left_behind(pod: &Pod, now: Timestamp) -> bool {
+pub fn left_behind_at(pod: &Pod) -> Option<Timestamp> {
     // The time of deletion is when its grace period is over.
-    let over = pod.metadata.deletion_timestamp.as_ref();
-    over.is_some_and(|over| now.duration_since(over.0) > GONE_WITHIN)
+    let over = pod.metadata.deletion_timestamp.as_ref()?;
+    over.0.checked_add(GONE_WITHIN).ok()
 }
 
 /// What is wrong with a pod, if waiting alone does not help.
@@ -161,13 +161,12 @@ mod tests {
     fn pod_of_a_lost_node_is_left_behind_after_its_grace_period() {
         let ended: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
         let mut pod = Pod::default();
-        let after = |seconds| ended + SignedDuration::from_secs(seconds);
-        assert!(!is_left_behind(&pod, after(60)));
+        assert_eq!(left_behind_at(&pod), None);
 
         pod.metadata.deletion_timestamp = Some(Time(ended));
 
-        assert!(!is_left_behind(&pod, after(-10)) && !is_left_behind(&pod, after(10)));
-        assert!(is_left_behind(&pod, after(20)));
+        let at = left_behind_at(&pod).unwrap();
+        assert_eq!(at, "2026-01-31T12:00:15Z".parse().unwrap());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use streamforge_crds::v1alpha1::{
-    Condition, JobStatus, LagStatus, LastFailure, StreamJob, TaskManagerCount,
+    Condition, JobStatus, LagStatus, LastFailure, RolledBack, StreamJob, TaskManagerCount,
 };
 use streamforge_host::Status;
 
@@ -19,8 +19,13 @@ use super::conditions as reason;
 use super::conditions::{Kind, Reason};
 use super::validate::{Desired, Problem};
 use crate::names::Names;
+use crate::one_line::at_most;
+use crate::record::{Lived, Refused};
 
 pub use progress::Pace;
+
+/// Longest reason of a failure: it may quote rows, and the status must fit into its object.
+const REASON_CHARS_MAX: usize = 1_024;
 
 /// What a job is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +121,10 @@ pub enum Trouble {
     OutOfMemory,
     /// The API server refuses.
     NotAllowed,
+    /// The job cannot be stopped with a savepoint.
+    SavepointFails,
+    /// What is on record is nothing that this operator can run, nor is what is wanted.
+    RecordUnreadable,
 }
 
 /// Counted before the coordinator of now was started, which counts from zero.
@@ -167,8 +176,8 @@ pub struct Known<'a> {
     pub refused: Option<(Refusal, &'a [Problem])>,
     /// What keeps the operator from going on.
     pub trouble: Option<(Trouble, &'a str)>,
-    /// The newest failure; none: none that this operator saw.
-    pub failure: Option<&'a LastFailure>,
+    /// What must not be lost with the record.
+    pub lived: &'a Lived,
     /// The operator is told to change nothing.
     pub paused: bool,
     /// Now.
@@ -186,7 +195,7 @@ pub fn report(job: &StreamJob, known: &Known<'_>) -> JobStatus {
         .and_then(|name| Names::of(name).ok());
     let coordinator = known.coordinator;
     let restarts = coordinator.map(|it| known.before.restarts + i64::from(it.restarts_n));
-    JobStatus {
+    let mut status = JobStatus {
         phase: Some(known.phase.name().to_owned()),
         observed_generation: job.metadata.generation,
         job_id: job.metadata.uid.clone(),
@@ -202,6 +211,39 @@ pub fn report(job: &StreamJob, known: &Known<'_>) -> JobStatus {
         lag: lag(known, before.lag.as_ref()),
         last_failure: last_failure(known, before.last_failure.as_ref()),
         conditions: conditions(job, known, &before),
+        ..JobStatus::default()
+    };
+    keep_lived(&mut status, known.lived);
+    status
+}
+
+/// Puts what must not be lost into a status.
+pub fn keep_lived(status: &mut JobStatus, lived: &Lived) {
+    status.incarnation = (lived.incarnation > 0).then(|| lived.incarnation.into());
+    status.rolled_back = lived.refused.as_ref().map(|refused| RolledBack {
+        generation: refused.generation,
+        plan: refused.plan.clone(),
+        reason: at_most(REASON_CHARS_MAX, &refused.reason),
+    });
+}
+
+/// What a status says of a job whose record was lost.
+#[must_use]
+pub fn lived(status: Option<&JobStatus>) -> Lived {
+    let Some(status) = status else {
+        return Lived::default();
+    };
+    let number = |n: i64| u32::try_from(n).unwrap_or_default();
+    let checkpoint = status.checkpoint.as_ref();
+    Lived {
+        incarnation: status.incarnation.map(number).unwrap_or_default(),
+        // Of a checkpoint something is left in the store.
+        ran: checkpoint.is_some_and(|it| it.last_completed.is_some()),
+        refused: status.rolled_back.as_ref().map(|it| Refused {
+            generation: it.generation,
+            plan: it.plan.clone(),
+            reason: it.reason.clone(),
+        }),
     }
 }
 
@@ -232,18 +274,14 @@ fn lag(known: &Known<'_>, before: Option<&LagStatus>) -> Option<LagStatus> {
 }
 
 fn last_failure(known: &Known<'_>, before: Option<&LastFailure>) -> Option<LastFailure> {
-    let reason = known.coordinator.and_then(|it| it.last_failure.as_ref());
-    match (known.failure, reason) {
-        (Some(failure), _) => Some(failure.clone()),
-        (None, Some(reason)) if before.is_none_or(|before| before.reason != *reason) => {
-            Some(LastFailure {
-                time: reason::time(known.now),
-                task_manager: String::new(),
-                reason: reason.clone(),
-            })
-        }
-        (None, _) => before.cloned(),
-    }
+    let Some(failure) = known.coordinator.and_then(|it| it.last_failure.as_ref()) else {
+        return before.cloned(); // none that this coordinator saw
+    };
+    Some(LastFailure {
+        time: checkpoint::time_of(failure.time_ms),
+        task_manager: failure.task_manager.clone().unwrap_or_default(),
+        reason: at_most(REASON_CHARS_MAX, &failure.reason),
+    })
 }
 
 fn conditions(job: &StreamJob, known: &Known<'_>, before: &JobStatus) -> Vec<Condition> {
@@ -316,7 +354,8 @@ fn doing(known: &Known<'_>, otherwise: &str) -> String {
         })
     });
     let said = known.doing.map(str::to_owned).or(waits_for);
-    let failed = known.coordinator.and_then(|it| it.last_failure.clone());
+    let failed = known.coordinator.and_then(|it| it.last_failure.as_ref());
+    let failed = failed.map(ToString::to_string);
     let failed = failed.filter(|_| known.phase == Phase::Recovering);
     said.or(failed).unwrap_or_else(|| otherwise.to_owned())
 }
@@ -330,6 +369,8 @@ fn progressing(known: &Known<'_>) -> (Reason, String) {
             Trouble::PodsStuck => reason::PROGRESSING_PODS_STUCK,
             Trouble::OutOfMemory => reason::PROGRESSING_OUT_OF_MEMORY,
             Trouble::NotAllowed => reason::PROGRESSING_NOT_ALLOWED,
+            Trouble::SavepointFails => reason::PROGRESSING_SAVEPOINT_FAILS,
+            Trouble::RecordUnreadable => reason::PROGRESSING_RECORD_UNREADABLE,
         };
         return (reason, message.to_owned());
     }

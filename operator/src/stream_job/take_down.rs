@@ -1,24 +1,26 @@
 //! The end of a job's resource.
 //!
-//! Owns: the finalizer, and what happens before it is taken away. Every step has a limit: a resource
-//! always ends.
+//! Owns: the finalizer, and what happens before it is taken away. Every step has a limit, counted from when this
+//! operator began with it: a resource always ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use streamforge_crds::v1alpha1::{OnDelete, StreamJob, StreamJobSpec};
 use streamforge_host::Ask;
 
 use super::error::{Error, api, chain};
-use super::keep::{self, Kept};
-use crate::apply::is_gone;
+use super::{keep, report};
+use crate::apply::{is_conflict, is_gone, is_out_of_reach};
 use crate::controller::Context;
+use crate::ending::Clearing;
 use crate::names::Names;
 use crate::stores::{self, Opener};
 
@@ -34,23 +36,20 @@ const PODS_WITHIN: Duration = Duration::from_secs(120);
 /// When a job that is being stopped is looked at again.
 const LOOK_AT_ENDING: Duration = Duration::from_millis(200);
 
-/// The same while its pods end.
-const LOOK_AT_PODS: Duration = Duration::from_secs(1);
-
-/// How long a deleted job's store may take to be cleared before the job goes without.
-const CLEAR_WITHIN: Duration = Duration::from_secs(60);
+/// The same while its pods end, and while its store is cleared.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Whether the finalizer is there.
 pub(super) fn has_finalizer(job: &StreamJob) -> bool {
     job.finalizers().iter().any(|it| it == FINALIZER)
 }
 
-/// Sets or takes away the finalizer.
+/// Sets or takes away the finalizer. False: somebody else has just changed the job.
 pub(super) async fn set_finalizer(
     job: &StreamJob,
     context: &Context,
     there: bool,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let mut finalizers: Vec<&str> = job.finalizers().iter().map(String::as_str).collect();
     finalizers.retain(|it| *it != FINALIZER);
     if there {
@@ -72,49 +71,60 @@ pub(super) async fn set_finalizer(
         )
         .await;
     match patched {
+        Err(error) if is_conflict(&error) => Ok(false),
         Err(error) if !is_gone(&error) => Err(api("set the finalizer")(error)),
-        _ => Ok(()),
+        _ => Ok(true),
     }
 }
 
 /// A job that is being deleted: it is stopped, its pods end, its checkpoints go or stay, and so may it.
-pub(super) async fn take_down(job: &StreamJob, context: &Context) -> Result<Action, Error> {
+pub(super) async fn take_down(job: &StreamJob, context: &Arc<Context>) -> Result<Action, Error> {
     let uid = job.uid().unwrap_or_default();
     if !has_finalizer(job) {
-        context.fleet.abandon(&uid);
         context.forget(&uid);
         return Ok(Action::await_change());
     }
-    let asked = job.metadata.deletion_timestamp.as_ref().map(|it| it.0);
-    let since = asked.map_or(Duration::MAX, |at| {
-        // A clock that is behind the API server's only makes this wait longer.
-        let since = Timestamp::now().duration_since(at);
-        if since.is_negative() {
-            Duration::ZERO
-        } else {
-            since.unsigned_abs()
+    match context.endings.clearing(&uid) {
+        Clearing::None => {
+            if let Some(wait) = end(job, context).await? {
+                return Ok(Action::requeue(wait));
+            }
+            context.abandon(&uid);
+            if job.spec.checkpoint.on_delete == OnDelete::Delete {
+                let clear = clear(job.clone(), Arc::clone(context));
+                let waker = context.fleet.waker(ObjectRef::from_obj(job));
+                let endings = &context.endings;
+                let of = (job.namespace().unwrap_or_default(), job.name_any());
+                endings.clear(&uid, of, clear, move || waker.wake());
+                return Ok(Action::requeue(LOOK_AGAIN));
+            }
         }
-    });
-    if since < STOP_WITHIN && is_stopping(&uid, context).await {
-        return Ok(Action::requeue(LOOK_AT_ENDING));
+        Clearing::UnderWay => return Ok(Action::requeue(LOOK_AGAIN)),
+        Clearing::Over => {}
     }
-    if since < PODS_WITHIN && has_pods(job, context).await? {
-        return Ok(Action::requeue(LOOK_AT_PODS));
+    if !set_finalizer(job, context, false).await? {
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
-    context.fleet.abandon(&uid);
-    if job.spec.checkpoint.on_delete == OnDelete::Delete {
-        let cleared = tokio::time::timeout(CLEAR_WITHIN, clear(job, context)).await;
-        // A store that is gone for good must not keep the resource for ever.
-        let name = job.name_any();
-        match cleared {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(name, "checkpoints are left: {}", chain(&error)),
-            Err(_) => tracing::warn!(name, "checkpoints are left: the store did not answer"),
-        }
-    }
-    set_finalizer(job, context, false).await?;
     context.forget(&uid);
     Ok(Action::await_change())
+}
+
+/// Stops it and ends its pods, each within its time; says when to look again, if it has not ended.
+async fn end(job: &StreamJob, context: &Context) -> Result<Option<Duration>, Error> {
+    let uid = job.uid().unwrap_or_default();
+    let since = context.endings.since(&uid);
+    if since < STOP_WITHIN && is_stopping(&uid, context).await {
+        return Ok(Some(LOOK_AT_ENDING));
+    }
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    // However late it is, they are told to end.
+    match has_pods(job, context).await {
+        Ok(false) => {}
+        looked if since < PODS_WITHIN => return looked.map(|_| Some(LOOK_AGAIN)),
+        Ok(true) => tracing::warn!(namespace, name, "pods of a deleted job do not end"),
+        Err(error) => tracing::warn!(namespace, name, "pods are left: {}", chain(&error)),
+    }
+    Ok(None)
 }
 
 /// Whether its coordinator is told to stop, and has not yet.
@@ -136,33 +146,51 @@ async fn has_pods(job: &StreamJob, context: &Context) -> Result<bool, Error> {
     let sets: Api<StatefulSet> = Api::namespaced(context.client.clone(), &namespace);
     let params = DeleteParams::background();
     match sets.delete(names.task_managers().as_str(), &params).await {
-        Err(error) if !is_gone(&error) => return Err(api("delete the StatefulSet")(error)),
+        Err(error) if !is_out_of_reach(&error) => {
+            return Err(api("delete the StatefulSet")(error));
+        }
         _ => {}
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let ours = ListParams::default().labels(&names.selector_text());
-    let pods = pods.list_metadata(&ours).await.map_err(api("list pods"))?;
-    Ok(!pods.items.is_empty())
+    match pods.list_metadata(&ours).await {
+        Ok(pods) => Ok(!pods.items.is_empty()),
+        Err(error) if is_out_of_reach(&error) => Ok(false),
+        Err(error) => Err(api("list pods")(error)),
+    }
 }
 
-async fn clear(job: &StreamJob, context: &Context) -> Result<(), Error> {
+fn is_over(error: &Error) -> bool {
+    matches!(error, Error::Api { source, .. } if is_out_of_reach(source))
+}
+
+async fn clear(job: StreamJob, context: Arc<Context>) -> Result<(), Error> {
     let uid = job.uid().unwrap_or_default();
-    let kept = keep::read(&context.client, job).await?;
-    let kept = kept.filter(|kept| kept.record.uid == uid);
     // Without a record, which goes first when a namespace is deleted, the resource says where to look.
-    let (spec, incarnations) = match kept {
-        Some(Kept { record, .. }) => {
+    let kept = keep::read(&context.client, &job).await;
+    let record = match kept {
+        Err(error) if !is_over(&error) => return Err(error),
+        kept => kept.ok().and_then(|kept| kept.record),
+    };
+    let (spec, incarnations) = match record {
+        Some(record) => {
             let spec: Option<StreamJobSpec> = serde_json::from_value(record.document).ok();
             (spec.unwrap_or_else(|| job.spec.clone()), record.incarnation)
         }
         None if job.spec.checkpoint.storage.is_none() => return Ok(()), // it never ran
-        None => (job.spec.clone(), 0),
+        None => (
+            job.spec.clone(),
+            report::lived(job.status.as_ref()).incarnation,
+        ),
     };
     let namespace = job.namespace().unwrap_or_default();
     let opener = Opener {
         client: &context.client,
         namespace: &namespace,
         work_dir: &context.work_dir,
+        proven: &context.proven,
+        users: &context.users,
+        user: &uid,
     };
     for incarnation in 0..=incarnations {
         let place = stores::place(&spec, &uid, incarnation)?;
@@ -172,4 +200,89 @@ async fn clear(job: &StreamJob, context: &Context) -> Result<(), Error> {
         opener.clear(&place).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::stream_job::testing::{api_server, context, job, with, with_metadata};
+
+    const JOB: &str = "/apis/streamforge.io/v1alpha1/namespaces/team/streamjobs/clicks";
+    const SET: &str = "/apis/apps/v1/namespaces/team/statefulsets/clicks-tm";
+    const PODS: &str = "/api/v1/namespaces/team/pods";
+
+    /// Deleted long ago, while no operator was there.
+    fn deleted(on_delete: &str) -> StreamJob {
+        let job = with(&job(), "/checkpoint/onDelete", json!(on_delete));
+        let job = with_metadata(&job, "/deletionTimestamp", json!("2026-01-31T12:00:00Z"));
+        with_metadata(&job, "/finalizers", json!([FINALIZER]))
+    }
+
+    fn list(names: &[&str]) -> serde_json::Value {
+        let pod = |name: &&str| json!({"metadata": {"name": name}});
+        json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {},
+            "items": names.iter().map(pod).collect::<Vec<_>>(),
+        })
+    }
+
+    #[tokio::test]
+    async fn pods_of_a_job_that_was_deleted_long_ago_are_told_to_end_and_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let have_ended = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&have_ended);
+        let (client, asked) = api_server(move |what| match what.split_once(' ') {
+            Some(("GET", PODS)) if ended.load(Ordering::SeqCst) => Some(list(&[])),
+            Some(("GET", PODS)) => Some(list(&["clicks-tm-0"])),
+            _ => None,
+        });
+        let context = context(client, folder.path());
+        let job = deleted("Retain");
+
+        let action = take_down(&job, &context).await.unwrap();
+        assert_eq!(action, Action::requeue(LOOK_AGAIN));
+        assert_eq!(asked.count(&format!("DELETE {SET}")), 1);
+        assert_eq!(asked.count(&format!("PATCH {JOB}")), 0);
+
+        have_ended.store(true, Ordering::SeqCst);
+        take_down(&job, &context).await.unwrap();
+        assert_eq!(asked.count(&format!("PATCH {JOB}")), 1);
+    }
+
+    #[tokio::test]
+    async fn store_that_does_not_answer_holds_up_no_pass_and_keeps_its_job_until_it_is_cleared() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", silent.local_addr().unwrap());
+        let secret = "/api/v1/namespaces/team/secrets/store";
+        let (client, asked) = api_server(move |what| match what.split_once(' ') {
+            Some(("GET", PODS)) => Some(list(&[])),
+            Some(("GET", path)) if path == secret => Some(json!({
+                "metadata": {"name": "store"},
+                "data": {"accessKeyId": "a2V5", "secretAccessKey": "a2V5"},
+            })),
+            _ => None,
+        });
+        let context = context(client, folder.path());
+        let job = deleted("Delete");
+        let job = with(&job, "/checkpoint/storage/s3/endpoint", json!(endpoint));
+
+        for _ in 0..2 {
+            let passed = take_down(&job, &context);
+            let passed = tokio::time::timeout(Duration::from_secs(10), passed).await;
+            let action = passed.expect("it waits for no store").unwrap();
+            assert_eq!(action, Action::requeue(LOOK_AGAIN));
+            // It is being cleared.
+            let _asked = tokio::time::timeout(Duration::from_secs(10), silent.accept()).await;
+        }
+
+        assert_eq!(asked.count(&format!("GET {secret}")), 1);
+        assert_eq!(asked.count(&format!("PATCH {JOB}")), 0);
+        let kept = folder.path().join("secrets/team/store/accessKeyId");
+        assert!(kept.exists());
+        context.forget(&job.uid().unwrap());
+        assert!(!kept.exists(), "credentials of a job that is gone");
+    }
 }

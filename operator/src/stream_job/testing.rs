@@ -1,8 +1,25 @@
-//! Jobs for tests.
+//! Jobs for tests, and an operator whose API server is a function.
 
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use clap::Parser as _;
+use hyper::{Request, Response};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use prometheus::Registry;
 use serde_json::{Value, json};
 use streamforge_crds::v1alpha1::StreamJob;
+use streamforge_host::sessions::Listener;
 
+use crate::args::Args;
+use crate::certificates::Authority;
+use crate::controller::Context;
+use crate::fleet::Fleet;
+use crate::metrics::Metrics;
+use crate::seal::Seal;
 use crate::settings::{Settings, SharedStore};
 
 /// The uid of [`job`].
@@ -111,5 +128,64 @@ pub(crate) fn settings() -> Settings {
         coordinator: "streamforge-coordinator.streamforge-system.svc:7100".to_owned(),
         task_manager_image: "localhost/streamforge-taskmanager:0.1.0".to_owned(),
         shared_stores: SharedStore::parse_list(stores).unwrap(),
+        seal: Seal::of(b"the authority's key"),
     }
+}
+
+/// What an API server was asked: method and path, without a query.
+#[derive(Clone, Default)]
+pub(crate) struct Asked(Arc<Mutex<Vec<String>>>);
+
+impl Asked {
+    /// How often this was asked.
+    pub(crate) fn count(&self, wanted: &str) -> usize {
+        let asked = self.0.lock().unwrap();
+        asked.iter().filter(|asked| *asked == wanted).count()
+    }
+}
+
+/// An API server that has what `answer` says of method and path, and nothing else.
+pub(crate) fn api_server(
+    answer: impl Fn(&str) -> Option<Value> + Send + Sync + 'static,
+) -> (Client, Asked) {
+    let (asked, answer) = (Asked::default(), Arc::new(answer));
+    let notes = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let what = format!("{} {}", request.method(), request.uri().path());
+        notes.0.lock().unwrap().push(what.clone());
+        let absent = json!({
+            "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound",
+            "message": what, "code": 404,
+        });
+        let (status, body) = match answer(&what) {
+            Some(found) => (200, found),
+            None => (404, absent),
+        };
+        let response = Response::builder().status(status);
+        let response = response.body(Body::from(body.to_string().into_bytes()));
+        std::future::ready(response)
+    });
+    (Client::new(service, "team"), asked)
+}
+
+/// An operator with this API server.
+pub(crate) fn context(client: Client, work_dir: &Path) -> Arc<Context> {
+    let _installed_before = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let work_dir = work_dir.to_str().unwrap();
+    let args = Args::parse_from([
+        "operator",
+        "--task-manager-image",
+        "tm:1",
+        "--work-dir",
+        work_dir,
+    ]);
+    let listener = Listener::start(SocketAddr::from(([127, 0, 0, 1], 0)), None).unwrap();
+    Context::new(
+        client,
+        settings(),
+        &args,
+        Fleet::new(listener),
+        Authority::create(Timestamp::now()).unwrap(),
+        Metrics::new(&Registry::new()).unwrap(),
+    )
 }

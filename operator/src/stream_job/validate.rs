@@ -13,13 +13,17 @@ mod task_manager;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use kube::ResourceExt as _;
 use streamforge_core::s3::S3Place;
 use streamforge_core::secret_name::{SECRET_NAME_RULE, is_secret_name};
 use streamforge_crds::v1alpha1::{RestoreFrom, StreamJob};
 
 use super::document::Document;
+use super::pass::REWIND_TO;
 use crate::hash;
 use crate::names::{Names, Uid};
+use crate::one_line::one_line;
+use crate::record::Record;
 use crate::settings::Settings;
 
 pub use pod_template::normal;
@@ -48,6 +52,16 @@ impl Problem {
             cure: Some(cure.into()),
         }
     }
+
+    /// What is wrong and what to write, in one line.
+    #[must_use]
+    pub fn explained(&self) -> String {
+        let message = one_line(&self.message);
+        match &self.cure {
+            Some(cure) => format!("{message} ({})", one_line(cure)),
+            None => message.into_owned(),
+        }
+    }
 }
 
 impl From<streamforge_plan::Problem> for Problem {
@@ -62,15 +76,12 @@ impl From<streamforge_plan::Problem> for Problem {
 }
 
 impl fmt::Display for Problem {
+    /// In one line: it may quote the document, which may say anything.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
+            write!(f, "{}: ", one_line(&self.path))?;
         }
-        f.write_str(&self.message)?;
-        match &self.cure {
-            Some(cure) => write!(f, " ({cure})"),
-            None => Ok(()),
-        }
+        f.write_str(&self.explained())
     }
 }
 
@@ -198,6 +209,23 @@ pub fn validate(job: &StreamJob, settings: &Settings) -> Result<Desired, Vec<Pro
         }),
         _ => Err(problems.0),
     }
+}
+
+/// Checks what annotations ask for, unless it is done already: then an earlier operator took it.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check_annotations(job: &StreamJob, record: Option<&Record>) -> Result<(), Vec<Problem>> {
+    let Some(id) = job.annotations().get(REWIND_TO) else {
+        return Ok(());
+    };
+    let is_done = record.is_some_and(|record| record.done.rewind_to.as_ref() == Some(id));
+    if is_done || id.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    let message = format!("{REWIND_TO} is `{id}`, which is no id of a checkpoint");
+    let cure = "write the number of a checkpoint or savepoint, or take the annotation away";
+    Err(vec![Problem::new("metadata.annotations", message, cure)])
 }
 
 /// Collects problems.

@@ -18,7 +18,7 @@ fn put(store: &FolderStore, key: &str, text: &'static str) -> Result<Put> {
 fn get(store: &FolderStore, key: &str) -> Option<Vec<u8>> {
     store
         .inner
-        .get(key)
+        .get(key, u64::MAX)
         .unwrap()
         .map(|object| object.bytes.to_vec())
 }

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aws_sdk_s3::Client;
-use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::primitives::{ByteStream, ByteStreamError};
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use bytes::Bytes;
 use streamforge_core::s3::S3Place;
 
-use super::client;
 use super::failure::{Answer, Failure, Refusal};
+use super::line::Line;
 use super::retry::{Limits, Retry, nonce};
 use crate::{Condition, ETag, Error, ObjectMeta, Put, Result, StoredObject};
 
@@ -32,18 +32,15 @@ pub struct Bucket {
 }
 
 struct Inner {
-    client: Client,
+    line: Line,
     name: String,
     /// With a slash at its end, unless it is empty.
     prefix: String,
-    location: String,
-    limits: Limits,
 }
 
 impl fmt::Debug for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the client: it knows the credentials.
-        write!(f, "Bucket({})", self.inner.location)
+        write!(f, "Bucket({})", self.location())
     }
 }
 
@@ -75,13 +72,12 @@ impl Bucket {
     /// # Errors
     /// [`Error::S3`] when credentials or certificates cannot be had. The server is not asked.
     pub async fn connect(place: &S3Place, secrets: Option<&Path>, limits: Limits) -> Result<Self> {
-        let location = place.to_string();
-        let client = client::connect(place, secrets)
+        let line = Line::open(place, secrets, limits)
             .await
             .map_err(|source| Error::S3 {
                 action: "open",
                 key: String::new(),
-                location: location.clone(),
+                location: place.to_string(),
                 source,
             })?;
         let prefix = match place.prefix.as_str() {
@@ -89,11 +85,9 @@ impl Bucket {
             prefix => format!("{prefix}/"),
         };
         let inner = Inner {
-            client,
+            line,
             name: place.bucket.clone(),
             prefix,
-            location,
-            limits,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -103,33 +97,26 @@ impl Bucket {
     /// Where this is, for people.
     #[must_use]
     pub fn location(&self) -> &str {
-        &self.inner.location
+        self.inner.line.location()
     }
 
     /// The same bucket under a longer prefix.
     #[cfg(test)]
     pub(super) fn under(&self, folder: &str) -> Self {
-        let Inner {
-            client,
-            name,
-            prefix,
-            location,
-            limits,
-        } = &*self.inner;
+        let Inner { line, name, prefix } = &*self.inner;
         let inner = Inner {
-            client: client.clone(),
+            line: line.clone(),
             name: name.clone(),
             prefix: format!("{prefix}{folder}/"),
-            location: location.clone(),
-            limits: *limits,
         };
         Self {
             inner: Arc::new(inner),
         }
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.inner.client
+    /// For one attempt: the next one may be another's, with other keys.
+    pub(super) fn client(&self) -> Client {
+        self.inner.line.client()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -151,20 +138,14 @@ impl Bucket {
         key: &'a str,
         bytes_n: u64,
     ) -> Retry<'a> {
-        Retry::new(
-            self.inner.limits,
-            action,
-            key,
-            &self.inner.location,
-            bytes_n,
-        )
+        Retry::new(&self.inner.line, action, key, bytes_n)
     }
 
     pub(super) fn refusal(&self, action: &'static str, key: &str, source: Refusal) -> Error {
         Error::S3 {
             action,
             key: key.to_owned(),
-            location: self.inner.location.clone(),
+            location: self.location().to_owned(),
             source,
         }
     }
@@ -174,6 +155,19 @@ impl Bucket {
     /// # Errors
     /// As [`crate::ObjectStore::get`].
     pub async fn get(&self, key: &str) -> Result<Option<StoredObject>> {
+        self.get_within(key, u64::MAX).await
+    }
+
+    /// As [`Self::get`], of an object that may have so many bytes.
+    ///
+    /// # Errors
+    /// As [`crate::ObjectStore::get_within`].
+    pub async fn get_within(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
+        let too_long = || Error::TooLong {
+            key: key.to_owned(),
+            location: self.location().to_owned(),
+            bytes_max,
+        };
         let mut retry = self.retry("read object", key, 0);
         loop {
             let request = self.client().get_object().bucket(self.name());
@@ -186,13 +180,16 @@ impl Bucket {
                     continue;
                 }
             };
-            retry.carries(length(answer.content_length()));
+            let bytes_n = length(answer.content_length());
+            if bytes_n > bytes_max {
+                return Err(too_long());
+            }
+            retry.carries(bytes_n);
             let etag = etag(answer.e_tag(), &retry)?;
-            match retry.attempt(Box::pin(answer.body.collect())).await {
-                Ok(body) => {
-                    let bytes = body.into_bytes();
-                    return Ok(Some(StoredObject { bytes, etag }));
-                }
+            let body = collect(answer.body, bytes_max);
+            match retry.attempt(Box::pin(body)).await {
+                Ok(Some(bytes)) => return Ok(Some(StoredObject { bytes, etag })),
+                Ok(None) => return Err(too_long()),
                 Err(failure) => retry.after(failure).await?,
             }
         }
@@ -225,7 +222,12 @@ impl Bucket {
                         nonce: meta.and_then(|meta| meta.get(NONCE)).cloned(),
                     }));
                 }
-                Err(Failure::Answer(no)) if no.is_absent() => return Ok(None),
+                // Without a word why: a server that has 404 for keys that it does not know may mean these.
+                Err(Failure::Answer(no)) if no.is_absent() => {
+                    if !retry.renew().await {
+                        return Ok(None);
+                    }
+                }
                 Err(failure) => retry.after(failure).await?,
             }
         }
@@ -246,17 +248,15 @@ impl Bucket {
             let asked = format!("bytes={}-{}", range.start, range.end - 1);
             let sent = request.key(self.full(key)).range(asked).send();
             let failure = match retry.attempt(Box::pin(sent)).await {
-                Ok(answer) => match retry.attempt(Box::pin(answer.body.collect())).await {
-                    Ok(body) => {
-                        let bytes = body.into_bytes();
+                Ok(answer) => {
+                    let body = collect(answer.body, wanted_n);
+                    match retry.attempt(Box::pin(body)).await {
+                        Ok(Some(bytes)) if bytes.len() as u64 == wanted_n => return Ok(bytes),
                         // A server gives what there is of a range that reaches beyond the end.
-                        if bytes.len() as u64 == wanted_n {
-                            return Ok(bytes);
-                        }
-                        return self.empty_range(key, &range).await;
+                        Ok(_) => return self.empty_range(key, &range).await,
+                        Err(failure) => failure,
                     }
-                    Err(failure) => failure,
-                },
+                }
                 Err(Failure::Answer(no)) if no.is_absent() => return Err(self.not_found(key)),
                 Err(Failure::Answer(Answer { status: 416, .. })) => {
                     return self.empty_range(key, &range).await;
@@ -284,16 +284,16 @@ impl Bucket {
                 Ok(answer) if answer.e_tag().is_some_and(|it| it != version.as_str()) => {
                     return Ok(Piece::Changed);
                 }
-                Ok(answer) => match retry.attempt(Box::pin(answer.body.collect())).await {
-                    Ok(body) => {
-                        let bytes = body.into_bytes();
-                        if bytes.len() as u64 == wanted_n {
+                Ok(answer) => {
+                    let body = collect(answer.body, wanted_n);
+                    match retry.attempt(Box::pin(body)).await {
+                        Ok(Some(bytes)) if bytes.len() as u64 == wanted_n => {
                             return Ok(Piece::Same(bytes));
                         }
-                        return Ok(Piece::Changed);
+                        Ok(_) => return Ok(Piece::Changed),
+                        Err(failure) => failure,
                     }
-                    Err(failure) => failure,
-                },
+                }
                 Err(Failure::Answer(no)) if no.is_absent() => return Ok(Piece::Gone),
                 Err(Failure::Answer(Answer {
                     status: 412 | 416, ..
@@ -323,7 +323,7 @@ impl Bucket {
     fn not_found(&self, key: &str) -> Error {
         Error::NotFound {
             key: key.to_owned(),
-            location: self.inner.location.clone(),
+            location: self.location().to_owned(),
         }
     }
 
@@ -470,6 +470,25 @@ impl Bucket {
             }
         }
     }
+}
+
+/// All of a body; `None`: it has more than it may. Not every answer says its length.
+async fn collect(
+    mut body: ByteStream,
+    bytes_max: u64,
+) -> std::result::Result<Option<Bytes>, ByteStreamError> {
+    let (mut parts, mut bytes_n) = (Vec::new(), 0);
+    while let Some(part) = body.try_next().await? {
+        bytes_n += part.len() as u64;
+        if bytes_n > bytes_max {
+            return Ok(None);
+        }
+        parts.push(part);
+    }
+    Ok(Some(match parts.as_slice() {
+        [whole] => whole.clone(),
+        parts => Bytes::from(parts.concat()),
+    }))
 }
 
 fn is_gone(code: Option<&str>) -> bool {

@@ -7,9 +7,11 @@
 //! metadata service of a cloud is asked only when `AWS_EC2_METADATA_DISABLED=false` says so: on every
 //! other machine looking for it takes seconds and finds nothing.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aws_config::ecs::EcsCredentialsProvider;
@@ -32,36 +34,77 @@ use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provi
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use streamforge_core::s3::S3Place;
+use streamforge_core::s3::S3Access;
 
 use super::failure::Refusal;
-use super::secret::{self, Keys, Secret};
+use super::secret::{Keys, Secret};
 
 /// How long a connection may take: a server that is up answers in a round trip or two.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
+/// Sets of certificates whose connections are kept.
+const CLIENTS_MAX: usize = 64;
+
 /// Where nothing says otherwise. Servers other than AWS take any.
 const REGION: &str = "us-east-1";
 
-/// Makes the client, and proves that there are credentials.
+/// Makes the client with what the document's secret says, and proves that there are credentials.
 ///
 /// # Errors
 /// [`Refusal::Setup`] or [`Refusal::NoCredentials`].
-pub(super) async fn connect(place: &S3Place, secrets: Option<&Path>) -> Result<Client, Refusal> {
-    let access = &place.access;
-    let secret = match &access.credentials_secret {
-        Some(name) => secret::read(secrets, name)?,
-        None => Secret {
-            keys: None,
-            ca: None,
-        },
+pub(super) async fn connect(access: &S3Access, secret: Secret) -> Result<Client, Refusal> {
+    let ca = secret
+        .ca
+        .map_or_else(ca_of_environment, |ca| Ok(Some(ca)))?;
+    let Some(keys) = secret.keys else {
+        return make(access, None, ca).await;
     };
+    // Who we are and where is all that a client knows: jobs that say the same share one.
+    let region = ["AWS_REGION", "AWS_DEFAULT_REGION"].map(|name| env::var(name).ok());
+    let address = (
+        access.endpoint.clone(),
+        access.region.clone(),
+        access.path_style,
+        region,
+    );
+    let key = (address, keys.clone(), ca.clone());
+    if let Some(client) = known().get(&key) {
+        return Ok(client.clone());
+    }
+    let client = make(access, Some(keys), ca).await?;
+    let mut known = known();
+    // Keys and certificates that were replaced are not kept for ever.
+    if known.len() >= CLIENTS_MAX {
+        known.clear();
+    }
+    known.insert(key, client.clone());
+    Ok(client)
+}
+
+type Address = (Option<String>, Option<String>, bool, [Option<String>; 2]);
+
+type Known = BTreeMap<(Address, Keys, Option<Vec<u8>>), Client>;
+
+/// Clients by what they were made of: each is a fifth of a mebibyte, and an operator has a thousand stores.
+fn known() -> MutexGuard<'static, Known> {
+    static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
+    // Every critical section leaves the table whole.
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn make(
+    access: &S3Access,
+    keys: Option<Keys>,
+    ca: Option<Vec<u8>>,
+) -> Result<Client, Refusal> {
     let region = RegionProviderChain::first_try(access.region.clone().map(Region::new))
         .or_else(EnvironmentVariableRegionProvider::new())
         .or_else(ProfileFileRegionProvider::new())
         .or_else(REGION);
-    let credentials = credentials(secret.keys).await?;
+    let http = http_client(ca)?;
+    let credentials = credentials(keys).await?;
     let environment = aws_config::from_env()
+        .http_client(http)
         .region(region)
         .credentials_provider(credentials)
         .load()
@@ -76,12 +119,6 @@ pub(super) async fn connect(place: &S3Place, secrets: Option<&Path>) -> Result<C
         .force_path_style(access.path_style);
     if let Some(endpoint) = &access.endpoint {
         config = config.endpoint_url(endpoint);
-    }
-    if let Some(ca) = secret
-        .ca
-        .map_or_else(ca_of_environment, |ca| Ok(Some(ca)))?
-    {
-        config = config.http_client(trusting(ca)?);
     }
     Ok(Client::from_conf(config.build()))
 }
@@ -139,10 +176,33 @@ fn ca_of_environment() -> Result<Option<Vec<u8>>, Refusal> {
     })
 }
 
-fn trusting(ca: Vec<u8>) -> Result<SharedHttpClient, Refusal> {
-    check_certificates(&ca)?;
+/// The connections to all servers of which the same certificates are trusted: a process with a thousand stores would
+/// otherwise keep as many copies of the system's roots, a mebibyte each.
+fn http_client(ca: Option<Vec<u8>>) -> Result<SharedHttpClient, Refusal> {
+    static KNOWN: Mutex<BTreeMap<Option<Vec<u8>>, SharedHttpClient>> = Mutex::new(BTreeMap::new());
+    // Every critical section leaves the table whole.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(client) = known.get(&ca) {
+        return Ok(client.clone());
+    }
+    let client = match &ca {
+        None => trusting(TrustStore::default())?,
+        Some(ca) => {
+            check_certificates(ca)?;
+            trusting(TrustStore::default().with_pem_certificate(ca.clone()))?
+        }
+    };
+    // Certificates that were replaced are not kept for ever.
+    if known.len() >= CLIENTS_MAX {
+        known.clear();
+    }
+    known.insert(ca, client.clone());
+    Ok(client)
+}
+
+fn trusting(roots: TrustStore) -> Result<SharedHttpClient, Refusal> {
     let context = TlsContext::builder()
-        .with_trust_store(TrustStore::default().with_pem_certificate(ca))
+        .with_trust_store(roots)
         .build()
         .map_err(|error| Refusal::Setup {
             reason: format!("use the CA certificates: {error}"),
@@ -173,6 +233,7 @@ fn check_certificates(pem: &[u8]) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::secret;
     use super::*;
 
     #[test]
@@ -184,11 +245,44 @@ mod tests {
             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
             "-----BEGIN CERTIFICATE-----\nAAAA\n",
         ] {
-            let refused = trusting(pem.as_bytes().to_vec()).map(drop);
+            let refused = http_client(Some(pem.as_bytes().to_vec())).map(drop);
             assert!(
                 matches!(refused, Err(Refusal::Setup { .. })),
                 "{pem:?}: {refused:?}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn stores_of_one_server_and_one_secret_share_their_connections_until_it_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("keys");
+        fs::create_dir(&secret).unwrap();
+        let write = |key: &str, value: &str| fs::write(secret.join(key), value).unwrap();
+        write("accessKeyId", "shared-1");
+        write("secretAccessKey", "secret");
+        let access = S3Access {
+            credentials_secret: Some("keys".to_owned()),
+            ..S3Access::default()
+        };
+        let connect_now = async || {
+            let secret = secret::of(&access, Some(folder.path())).unwrap();
+            connect(&access, secret).await.unwrap();
+        };
+        let count = || {
+            let known = known();
+            known
+                .keys()
+                .filter(|(_, keys, _)| keys.id.starts_with("shared-"))
+                .count()
+        };
+
+        connect_now().await;
+        assert_eq!(count(), 1);
+        connect_now().await;
+        assert_eq!(count(), 1);
+        write("accessKeyId", "shared-2");
+        connect_now().await;
+        assert_eq!(count(), 2);
     }
 }

@@ -12,6 +12,18 @@ use crate::Error;
 /// Longest text of a server that is repeated in an error.
 const MESSAGE_CHARS_MAX: usize = 300;
 
+/// What servers call credentials that they do not know.
+const NOT_WHO_WE_SAY: [&str; 8] = [
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "AuthFailure",
+    "XAdminUserNotFound",
+    "UnrecognizedClientException",
+    "TokenRefreshRequired",
+];
+
 /// How an attempt failed.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -43,6 +55,11 @@ impl Answer {
     /// No such object (not: no such bucket).
     pub(super) fn is_absent(&self) -> bool {
         self.status == 404 && matches!(self.code.as_str(), "NoSuchKey" | "NotFound" | "")
+    }
+
+    /// Whether other keys might be answered otherwise.
+    pub(super) fn may_be_of_old_keys(&self) -> bool {
+        matches!(self.status, 400 | 401 | 403) || NOT_WHO_WE_SAY.contains(&self.code.as_str())
     }
 
     pub(super) fn is_upload_gone(&self) -> bool {
@@ -145,14 +162,7 @@ impl Refusal {
         } = answer;
         match code.as_str() {
             "NoSuchBucket" => Self::NoBucket,
-            "InvalidAccessKeyId"
-            | "SignatureDoesNotMatch"
-            | "ExpiredToken"
-            | "InvalidToken"
-            | "AuthFailure"
-            | "XAdminUserNotFound"
-            | "UnrecognizedClientException"
-            | "TokenRefreshRequired" => Self::Credentials { code },
+            known if NOT_WHO_WE_SAY.contains(&known) => Self::Credentials { code },
             "RequestTimeTooSkewed" => Self::Clock { message },
             "PermanentRedirect"
             | "TemporaryRedirect"

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::bucket::{Bucket, NONCE, etag, failed, headers};
-use super::failure::Failure;
+use super::failure::{Answer, Failure, refused};
 use super::retry::nonce;
 use crate::{Condition, Put, Result};
 
@@ -30,6 +30,9 @@ pub const PARTS_AT_ONCE: usize = 4;
 /// Every part is checked with this by the server. It must be said at the begin, with each part, and at
 /// the end, or some servers refuse the end.
 const CHECKSUM: ChecksumAlgorithm = ChecksumAlgorithm::Crc32;
+
+/// What sending a part is called in errors.
+const SEND: &str = "write part of object";
 
 /// All that another process needs to find an upload again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +87,19 @@ impl Upload {
     /// # Errors
     /// When the server refuses or does not answer.
     pub async fn send(&self, n: i32, bytes: Bytes) -> Result<PartTag> {
+        let sent = self.send_unless_gone(n, bytes).await?;
+        sent.map_err(|gone| refused(SEND, &self.name.key, self.bucket.location(), gone))
+    }
+
+    /// As [`Self::send`]; the inner error is the server's answer that the upload is gone.
+    async fn send_unless_gone(
+        &self,
+        n: i32,
+        bytes: Bytes,
+    ) -> Result<std::result::Result<PartTag, Answer>> {
         let UploadName { key, id, .. } = &self.name;
         let bytes_n = bytes.len() as u64;
-        let mut retry = self.bucket.retry("write part of object", key, bytes_n);
+        let mut retry = self.bucket.retry(SEND, key, bytes_n);
         loop {
             let request = self.bucket.client().upload_part();
             let sent = request
@@ -99,12 +112,13 @@ impl Upload {
                 .send();
             match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => {
-                    return Ok(PartTag {
+                    return Ok(Ok(PartTag {
                         n,
                         etag: etag(answer.e_tag(), &retry)?.as_str().to_owned(),
                         crc32: answer.checksum_crc32().map(str::to_owned),
-                    });
+                    }));
                 }
+                Err(Failure::Answer(no)) if no.is_upload_gone() => return Ok(Err(no)),
                 Err(failure) => retry.after(failure).await?,
             }
         }
@@ -231,25 +245,58 @@ impl Bucket {
     /// # Errors
     /// When the server refuses or does not answer.
     pub async fn complete(&self, name: &UploadName, parts: &[PartTag]) -> Result<Completed> {
+        self.complete_with(name, parts, Bytes::new()).await
+    }
+
+    /// As [`Self::complete`], with `rest` as one more part behind the others; there is none if it is
+    /// empty. `parts` are numbered from 1 without a gap.
+    ///
+    /// # Errors
+    /// When the server refuses or does not answer.
+    pub async fn complete_with(
+        &self,
+        name: &UploadName,
+        parts: &[PartTag],
+        rest: Bytes,
+    ) -> Result<Completed> {
         // Asked first: a server may forget a finished upload, and one that ignores the condition
         // must not replace what is there.
-        if let Some(head) = self.head(&name.key).await? {
-            let ours = head.nonce.as_ref() == Some(&name.nonce);
-            return Ok(if ours {
-                Completed::Done
-            } else {
-                Completed::Taken
-            });
+        if let Some(found) = self.completed(name).await? {
+            return Ok(found);
         }
         let upload = Upload {
             bucket: self.clone(),
             name: name.clone(),
         };
-        match upload.complete(parts, &Condition::CreateIfAbsent).await? {
+        let mut parts = parts.to_vec();
+        if !rest.is_empty() {
+            let n = parts.last().map_or(0, |last| last.n) + 1;
+            match upload.send_unless_gone(n, rest).await? {
+                Ok(tag) => parts.push(tag),
+                // Another process may have completed it since.
+                Err(_gone) => return Ok(self.completed(name).await?.unwrap_or(Completed::Gone)),
+            }
+        }
+        match upload.complete(&parts, &Condition::CreateIfAbsent).await? {
             Some(Put::Done(_)) => Ok(Completed::Done),
             Some(Put::ConditionFailed) => Ok(Completed::Taken),
             None => Ok(Completed::Gone),
         }
+    }
+
+    /// What is under the key of an upload: its object, or another. `None`: nothing yet.
+    ///
+    /// # Errors
+    /// When the server refuses or does not answer.
+    pub async fn completed(&self, name: &UploadName) -> Result<Option<Completed>> {
+        let Some(head) = self.head(&name.key).await? else {
+            return Ok(None);
+        };
+        Ok(Some(if head.nonce.as_ref() == Some(&name.nonce) {
+            Completed::Done
+        } else {
+            Completed::Taken
+        }))
     }
 
     /// Throws the parts of an upload away. One that is gone is no error.

@@ -41,15 +41,26 @@ pub(super) async fn check(store: &S3Store) -> Result<()> {
     }
 }
 
-async fn races(store: &S3Store, key: &str) -> Result<()> {
-    // Whether we may write at all is told by one writer, not by sixteen.
-    let first = store
-        .put(&format!("{key}-0"), body(0), Condition::CreateIfAbsent)
-        .await?;
+/// Whether we may write at all.
+///
+/// # Errors
+/// Why not; [`Refusal::BreaksConditions`] if a new key is said to be taken.
+pub(super) async fn may_write(store: &S3Store) -> Result<()> {
+    let key = format!("probe/{}", nonce()?);
+    write_one(store, &key, Bytes::from_static(b"?")).await
+}
+
+async fn write_one(store: &S3Store, key: &str, body: Bytes) -> Result<()> {
+    let first = store.put(key, body, Condition::CreateIfAbsent).await?;
     let Put::Done(_) = first else {
         return Err(broken(store, "it says that a new key is taken".to_owned()));
     };
-    store.delete(&[format!("{key}-0")]).await?;
+    store.delete(&[key.to_owned()]).await
+}
+
+async fn races(store: &S3Store, key: &str) -> Result<()> {
+    // That is told by one writer, not by sixteen.
+    write_one(store, &format!("{key}-0"), body(0)).await?;
     let mut versions = Vec::new();
     for race in 0..RACES_N {
         let key = format!("{key}-{race}");

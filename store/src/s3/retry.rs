@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::failure::{Failure, IntoFailure, refused};
+use super::line::Line;
 use crate::{Error, Result};
 
 const MIB: u64 = 1024 * 1024;
@@ -44,10 +45,11 @@ impl Default for Limits {
 /// One call with its attempts.
 #[derive(Debug)]
 pub(super) struct Retry<'a> {
-    limits: Limits,
+    line: &'a Line,
+    /// The client that the attempt is made with, or an earlier one.
+    version: u64,
     action: &'static str,
     key: &'a str,
-    location: &'a str,
     started: Instant,
     bytes_n: u64,
     attempts_n: u32,
@@ -56,18 +58,12 @@ pub(super) struct Retry<'a> {
 
 impl<'a> Retry<'a> {
     /// A call that carries `bytes_n` bytes one way or the other.
-    pub(super) fn new(
-        limits: Limits,
-        action: &'static str,
-        key: &'a str,
-        location: &'a str,
-        bytes_n: u64,
-    ) -> Self {
+    pub(super) fn new(line: &'a Line, action: &'static str, key: &'a str, bytes_n: u64) -> Self {
         Self {
-            limits,
+            line,
+            version: line.version(),
             action,
             key,
-            location,
             started: Instant::now(),
             bytes_n,
             attempts_n: 0,
@@ -98,7 +94,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// After a failed attempt: waits until the next one.
+    /// After a failed attempt: waits until the next one. Who was refused with keys that were replaced
+    /// since tries again with the new ones.
     ///
     /// # Errors
     /// The call's error, when the answer was definite or the time is up.
@@ -106,10 +103,16 @@ impl<'a> Retry<'a> {
         self.attempts_n += 1;
         let reason = match failure {
             Failure::Answer(answer) => {
-                return Err(refused(self.action, self.key, self.location, answer));
+                if answer.may_be_of_old_keys() && self.renew().await {
+                    return Ok(());
+                }
+                let location = self.line.location();
+                return Err(refused(self.action, self.key, location, answer));
             }
             Failure::Lost(reason) => {
                 self.may_have_been_done = true;
+                // Certificates may have been replaced, too.
+                self.renew().await;
                 reason
             }
             Failure::NotNow(reason) => reason,
@@ -122,6 +125,12 @@ impl<'a> Retry<'a> {
         Ok(())
     }
 
+    pub(super) async fn renew(&mut self) -> bool {
+        let is_new = self.line.renew(self.version).await;
+        self.version = self.line.version();
+        is_new
+    }
+
     /// The error of a call that got no answer.
     pub(super) fn unavailable(&self, reason: &str) -> Error {
         let Self {
@@ -132,32 +141,33 @@ impl<'a> Retry<'a> {
         } = self;
         let took = self.started.elapsed();
         Error::Unavailable {
-            location: self.location.to_owned(),
+            location: self.line.location().to_owned(),
             reason: format!("{action} {key:?}: {reason} ({attempts_n} attempts in {took:.1?})"),
         }
     }
 
     fn attempt_limit(&self) -> Duration {
-        self.limits.attempt + self.time_for_bytes()
+        self.line.limits().attempt + self.time_for_bytes()
     }
 
     fn time_for_bytes(&self) -> Duration {
         let mib = u32::try_from(self.bytes_n.div_ceil(MIB)).unwrap_or(u32::MAX);
-        self.limits.attempt_per_mib.saturating_mul(mib)
+        self.line.limits().attempt_per_mib.saturating_mul(mib)
     }
 
     fn rest(&self) -> Duration {
         // The bytes may have to go a second time.
-        let overall = self.limits.overall + self.time_for_bytes().saturating_mul(2);
+        let overall = self.line.limits().overall + self.time_for_bytes().saturating_mul(2);
         overall.saturating_sub(self.started.elapsed())
     }
 
     fn pause(&self) -> Result<Duration> {
         let doubled = self
-            .limits
+            .line
+            .limits()
             .pause_min
             .saturating_mul(1 << self.attempts_n.min(16));
-        let half = doubled.min(self.limits.pause_max) / 2;
+        let half = doubled.min(self.line.limits().pause_max) / 2;
         // Clients that failed together must not come back together.
         let [chance, ..] = chance()?;
         Ok(half + half.mul_f64(f64::from(chance) / 255.0))

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use streamforge_core::s3::S3Access;
 use streamforge_core::secret_name::{SECRET_NAME_RULE, is_secret_name};
 
 use super::failure::Refusal;
@@ -13,7 +14,8 @@ use super::failure::Refusal;
 /// Longest file that is read: a bundle of certificates fits, a wrong path does not fill memory.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The content of a secret.
+/// The content of a secret, or that none was named.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Secret {
     /// `accessKeyId`, `secretAccessKey`, `sessionToken`; none when only a CA is given.
     pub(super) keys: Option<Keys>,
@@ -22,17 +24,23 @@ pub(super) struct Secret {
 }
 
 /// Who we are.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Keys {
     pub(super) id: String,
     pub(super) secret: String,
     pub(super) session: Option<String>,
 }
 
-/// Reads the secret of this name.
+/// Reads the secret that a document names.
 ///
 /// # Errors
 /// [`Refusal::Setup`] that names the file, never its content.
-pub(super) fn read(folder: Option<&Path>, name: &str) -> Result<Secret, Refusal> {
+pub(super) fn of(access: &S3Access, folder: Option<&Path>) -> Result<Secret, Refusal> {
+    let name = access.credentials_secret.as_deref();
+    name.map_or_else(|| Ok(Secret::default()), |name| read(folder, name))
+}
+
+fn read(folder: Option<&Path>, name: &str) -> Result<Secret, Refusal> {
     let setup = |reason: String| Refusal::Setup { reason };
     let Some(folder) = folder else {
         return Err(setup(format!(

@@ -2,6 +2,7 @@
 //! break their conditions.
 
 mod careless;
+mod endless;
 mod faults;
 mod opening;
 mod proxy;

@@ -138,6 +138,8 @@ pub struct GeneratorReader {
     splits: Vec<Split>,
     made: u64,
     total: u64,
+    /// Rows of one batch.
+    rows_max: u64,
     /// Whether rows wait for their time.
     is_paced: bool,
     /// Begin of pacing and the rows made since.
@@ -162,6 +164,7 @@ impl GeneratorReader {
             splits: Vec::new(),
             made: 0,
             total: 0,
+            rows_max: ROWS_MAX,
             is_paced: true,
             pace: None,
         })
@@ -180,7 +183,7 @@ impl GeneratorReader {
     async fn allowance(&mut self) -> u64 {
         let per_second = self.preset.rows_per_second().filter(|_| self.is_paced);
         let Some(per_second) = per_second else {
-            return ROWS_MAX;
+            return self.rows_max;
         };
         let share = (per_second * self.splits.len() as u64)
             .div_ceil(SPLITS_N)
@@ -190,7 +193,7 @@ impl GeneratorReader {
             let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             let due = elapsed_us.saturating_mul(share) / 1_000_000;
             if due > made {
-                return (due - made).min(ROWS_MAX);
+                return (due - made).min(self.rows_max);
             }
             tokio::time::sleep(Duration::from_millis(PACE_MS)).await;
         }
@@ -315,6 +318,11 @@ impl SourceReader for GeneratorReader {
             *made += n;
         }
         Ok(SourceEvent::Batch(batch))
+    }
+
+    fn prefer_rows(&mut self, rows: usize) {
+        let rows = u64::try_from(rows).unwrap_or(ROWS_MAX);
+        self.rows_max = rows.clamp(1, ROWS_MAX);
     }
 
     fn read_units(&self) -> (u64, u64) {

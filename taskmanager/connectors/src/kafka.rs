@@ -7,11 +7,15 @@
 //!
 //! Never a member of a consumer group: a split is where its checkpoint says, not where a group is.
 
+pub mod brokers;
 pub mod check;
 pub mod client;
 pub mod config;
+pub mod edge;
 pub mod encode;
 pub mod enumerator;
+pub mod identity;
+pub mod keep;
 pub mod layout;
 pub mod lookup;
 pub mod marker;

@@ -34,6 +34,7 @@ use crate::generator::{GeneratorEnumerator, GeneratorReader};
 use crate::kafka;
 use crate::kafka::encode::ValueFormat;
 use crate::kafka::enumerator::KafkaEnumerator;
+use crate::kafka::keep::Keeper;
 use crate::kafka::lookup::LookupPlace;
 use crate::kafka::publisher::{KafkaPublisher, KafkaPublisherSpec};
 use crate::kafka::reader::{KafkaPlace, KafkaReader, KafkaSourceSpec};
@@ -51,6 +52,8 @@ pub struct Surroundings {
     pub secrets: Option<PathBuf>,
     /// Sinks whose lost Kafka marker was accepted by a person (`--accept-lost-marker`).
     pub accept_lost_markers: Vec<String>,
+    /// Clients of Kafka that the next attempt in this process finds connected.
+    pub kafka: Keeper,
 }
 
 fn config<T: DeserializeOwned>(connector: &Connector) -> Result<T, Error> {
@@ -131,6 +134,7 @@ pub fn open_enumerator(
             let place = LookupPlace {
                 access: config::<kafka::config::SourceConfig>(&spec.connector)?.access,
                 secrets: surroundings.secrets.clone(),
+                keeper: surroundings.kafka.clone(),
             };
             let config = config(&spec.connector)?;
             Ok(Box::new(KafkaEnumerator::new(
@@ -161,24 +165,33 @@ pub fn rewound(spec: &SourceSpec, read: &[SplitState]) -> Result<Option<Vec<Spli
     read.iter().map(rewind).collect::<Result<_, _>>().map(Some)
 }
 
+/// What a reader of a Kafka source is told.
+pub fn kafka_source(
+    operator: &Operator,
+    spec: &SourceSpec,
+    secrets: Option<PathBuf>,
+) -> Result<KafkaSourceSpec, Error> {
+    let Some(format) = text_format(spec.format.as_ref())? else {
+        let reason = "a record of Kafka is no Parquet file";
+        return Err(refused("open kafka source", reason));
+    };
+    Ok(KafkaSourceSpec {
+        node: operator.node.clone(),
+        config: config(&spec.connector)?,
+        format,
+        layout: kafka::layout::Layout::new(&spec.columns, &operator.output),
+        origin: spec.origin,
+        secrets,
+    })
+}
+
 fn kafka_reader(
     operator: &Operator,
     spec: &SourceSpec,
     place: ReaderPlace,
     surroundings: &Surroundings,
 ) -> Result<KafkaReader, Error> {
-    let Some(format) = text_format(spec.format.as_ref())? else {
-        let reason = "a record of Kafka is no Parquet file";
-        return Err(refused("open kafka source", reason));
-    };
-    let spec = KafkaSourceSpec {
-        node: operator.node.clone(),
-        config: config(&spec.connector)?,
-        format,
-        layout: kafka::layout::Layout::new(&spec.columns, &operator.output),
-        origin: spec.origin,
-        secrets: surroundings.secrets.clone(),
-    };
+    let spec = kafka_source(operator, spec, surroundings.secrets.clone())?;
     let group = place
         .job
         .map(|job| format!("streamforge-{job}-{}", operator.uid));
@@ -202,10 +215,7 @@ pub fn read_topic(
         return Ok(None);
     }
     let config: kafka::config::SinkConfig = config(&spec.connector)?;
-    let place = LookupPlace {
-        access: config.access,
-        secrets,
-    };
+    let place = LookupPlace::new(config.access, secrets);
     kafka::output::read_committed(&place, &config.topic, take).map(Some)
 }
 
@@ -236,6 +246,7 @@ fn kafka_sink(spec: &SinkSpec, surroundings: &Surroundings) -> Result<KafkaSinkS
     let lookup = LookupPlace {
         access: config.access.clone(),
         secrets: surroundings.secrets.clone(),
+        keeper: surroundings.kafka.clone(),
     };
     Ok(KafkaSinkSpec {
         config,
@@ -378,6 +389,7 @@ pub fn open_publisher(
                 generation: name.generation,
                 epoch: name.epoch,
                 accept_lost_marker: surroundings.accept_lost_markers.contains(&name.sink.0),
+                keeper: surroundings.kafka.clone(),
             };
             let publisher = KafkaPublisher::new(spec, Arc::clone(&surroundings.store));
             publisher.refresh_in_background();

@@ -65,6 +65,15 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Another thing has the name of what committed rows went to: nothing more may be written there.
+    #[error("{action}")]
+    OutputReplaced {
+        /// Verb and object: `publish to topic a`.
+        action: String,
+        /// How that is known.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// Keyed state outgrew what the document allows.
     #[error(
         "keyed state holds {:.1} MiB, more than state.memoryLimit ({}): raise it, or keep less by \
@@ -107,6 +116,7 @@ impl Error {
             Error::Restore { .. }
             | Error::BadRecord { .. }
             | Error::TakenOver { .. }
+            | Error::OutputReplaced { .. }
             | Error::StateLimit { .. } => Recovery::Stop,
             Error::Connector { retry, .. } => {
                 if *retry {

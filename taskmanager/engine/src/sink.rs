@@ -30,7 +30,13 @@ pub type Staging = Pin<Box<dyn Future<Output = Result<Option<StagedInterval>, Er
 /// * An at-least-once sink answers `None` once all its rows are delivered.
 #[async_trait]
 pub trait SinkWriter: Send {
-    /// Writes rows; returns those that can never be written, with reasons.
+    /// Makes connections, before anything waits for them: the first row need not. What keeps it from
+    /// that and may pass is told, in words; then rows wait, and it is called again. Cancel safe.
+    async fn open(&mut self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
+    /// Writes rows, once it is open; returns those that can never be written, with reasons.
     async fn write(&mut self, batch: StreamBatch) -> Result<BadRows, Error>;
 
     /// Closes the interval that ends at this barrier.
@@ -95,6 +101,11 @@ pub trait Publisher: Send + Sync {
         Ok(())
     }
 
+    /// What a take-over waits for, in words, for people.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Only these slots are needed: what is kept for others may go (X4). Should one of those be
     /// published again, it begins anew.
     async fn retire_others(&self, _needed: &BTreeSet<SlotId>) {}
@@ -153,6 +164,7 @@ mod tests {
             staged: vec![listed(1), listed(4)],
             ledger: BTreeMap::new(),
             late_log: Vec::new(),
+            ran_endless: false,
             handed_to: None,
             departed: Departed::default(),
         }

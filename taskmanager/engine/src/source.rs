@@ -55,18 +55,29 @@ pub struct SourceBatch {
 pub struct Health {
     /// What keeps the reader from reading, in words: an unreachable broker, an open transaction.
     pub trouble: Option<String>,
+    /// The trouble is that the outside system does not answer or refuses.
+    pub is_unreachable: bool,
     /// Records that are there and not read yet, where it is known.
     pub lag_records: Option<u64>,
     /// When the oldest of the newest records read was written, per split the newest, in milliseconds
     /// since the epoch by the outside system's clock. `None`: nothing was read yet, or it does not say.
     pub read_up_to_ms: Option<i64>,
+    /// Records that were deleted before they were read, and passed over because the document says so;
+    /// since the reader was opened.
+    pub skipped_n: u64,
 }
 
-/// Lists a source's splits, once per job, before anything is read.
+/// Lists a source's splits, each once per job, before anything of them is read.
 #[async_trait]
 pub trait SplitEnumerator: Send {
     /// All splits at their start positions; for a bounded source all there will ever be.
     async fn list(&mut self) -> Result<Vec<SplitState>, Error>;
+
+    /// What the document asks for and a restored job does not know, at its start positions, when nothing
+    /// else would find it; a refusal if it no longer asks for something that is not read to its end.
+    async fn list_new(&mut self, _known: &[SplitState]) -> Result<Vec<SplitState>, Error> {
+        Ok(Vec::new())
+    }
 }
 
 /// A reader of some splits of a source, in one subtask.
@@ -84,8 +95,17 @@ pub trait SourceReader: Send {
     /// The next thing to say.
     async fn next(&mut self) -> Result<SourceEvent, Error>;
 
+    /// So many rows at a time are enough: its task may take so few that larger batches would come in gusts.
+    /// A wish, for readers that can.
+    fn prefer_rows(&mut self, _rows: usize) {}
+
     /// Units read and units in all its splits (0: unbounded), for people.
     fn read_units(&self) -> (u64, u64);
+
+    /// What people call a split.
+    fn name_of(&self, split: &SplitId) -> String {
+        split.to_string()
+    }
 
     /// How the outside system does, for people and metrics.
     fn health(&self) -> Health {

@@ -31,7 +31,7 @@ use crate::operator::{Operator, OperatorSnapshot, RestoredState};
 use crate::operators::source::SourceOperator;
 use crate::operators::{Named, count};
 use crate::source::SourceBatch;
-use crate::watermark::Promise;
+use crate::watermark::{Holder, Promise};
 use build::Node;
 use hand_over::HandOverState;
 use out_edge::{JoinStep, OutEdge};
@@ -513,11 +513,14 @@ impl TaskCore {
     }
 
     /// Per source, the split that holds the watermark.
-    pub fn held_back_by(&self) -> impl Iterator<Item = (&OperatorUid, &SplitId)> {
-        self.nodes.iter().filter_map(|node| match &node.chained {
-            Chained::Source(source) => Some((&node.uid, source.held_back_by()?)),
-            _ => None,
-        })
+    pub fn held_back_by(&self) -> impl Iterator<Item = (&OperatorUid, Holder<'_>)> {
+        let now_ms = self.now_ms;
+        self.nodes
+            .iter()
+            .filter_map(move |node| match &node.chained {
+                Chained::Source(source) => Some((&node.uid, source.held_back_by(now_ms)?)),
+                _ => None,
+            })
     }
 }
 

@@ -4,8 +4,11 @@
 //! an inbox here and which to another task manager. Reads nothing of any source.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures::future::try_join_all;
 use streamforge_connectors::files::sink::WriterName;
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{OperatorUid, SlotId, StageIdx, SubtaskIdx, TaskId};
@@ -13,11 +16,12 @@ use streamforge_core::job_graph::{Delivery, Operator, OperatorKind, SourceSpec};
 use streamforge_core::messages::{Deployment, Event, HandOver, Stamp};
 use streamforge_engine::staged::Staged;
 use streamforge_engine::task::{Channel, TaskCore, TaskPlan};
-use streamforge_state::restore::load_operator;
+use streamforge_state::restore::{Parts, load_operator};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::Error;
+use super::publishing::TOLD_EVERY;
+use super::{Error, panics};
 use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, ChannelName, Outlet, Uplink, Upstream};
@@ -152,6 +156,13 @@ pub(super) fn unopened(
     found
 }
 
+/// Connects all sinks at once; one whose outside system is away connects when it has rows.
+pub(super) async fn open_sinks(shells: &mut [TaskShell]) -> Result<(), Error> {
+    let writers = shells.iter_mut().flat_map(|it| it.writers.values_mut());
+    try_join_all(writers.map(Writer::open)).await?;
+    Ok(())
+}
+
 impl Building<'_> {
     fn plan(&self, id: TaskId) -> TaskPlan<'_> {
         task_plan(self.deployment, id)
@@ -179,16 +190,43 @@ impl Building<'_> {
             let Some(state) = manifest.operators.get(&operator.uid) else {
                 continue;
             };
+            let read = AtomicU64::new(0);
+            let from = Parts {
+                read: Some(&read),
+                ..self.context.parts()
+            };
             let assignment = &self.deployment.assignment;
-            let state = load_operator(self.context.parts(), manifest, state, id, assignment)
-                .await
-                .map_err(|source| Error::Restore {
-                    operator: operator.uid.0.clone(),
-                    source,
-                })?;
+            let loading = load_operator(from, manifest, state, id, assignment);
+            let state = self.telling(loading, &read).await;
+            let state = state.map_err(|source| Error::Restore {
+                operator: operator.uid.0.clone(),
+                source,
+            })?;
             core.restore(idx, state)?;
+            self.tell_that_it_gets_on().await;
         }
         Ok(core)
+    }
+
+    /// The coordinator waits as long as it hears this.
+    async fn tell_that_it_gets_on(&self) {
+        let _gone = self.events.send(Event::Progress(Box::default())).await;
+    }
+
+    /// Loads, and tells meanwhile that it gets on, as long as bytes are read.
+    async fn telling<T>(&self, loading: impl Future<Output = T>, read: &AtomicU64) -> T {
+        let mut loading = pin!(loading);
+        let mut told = 0;
+        loop {
+            match tokio::time::timeout(TOLD_EVERY, &mut loading).await {
+                Ok(loaded) => return loaded,
+                Err(_) if read.load(Ordering::Relaxed) == told => {}
+                Err(_) => {
+                    told = read.load(Ordering::Relaxed);
+                    self.tell_that_it_gets_on().await;
+                }
+            }
+        }
     }
 
     fn pace(&self, rows_per_second: Option<u64>) -> Option<Pace> {
@@ -196,6 +234,7 @@ impl Building<'_> {
         rows_per_second.map(|limit| Pace::share(limit, subtasks_n))
     }
 
+    /// It is opened when all are built.
     fn writer(&self, id: TaskId, sink: &Operator) -> Result<Option<Writer>, Error> {
         let OperatorKind::Sink(spec) = &sink.kind else {
             return Ok(None);
@@ -220,9 +259,10 @@ impl Building<'_> {
         Ok(Some(Writer {
             slot,
             writer,
+            is_open: false,
             rate_limit: spec.rate_limit,
             pace: self.pace(spec.rate_limit),
-            waits_for: (spec.delivery == Delivery::AtLeastOnce)
+            waits_for: (spec.kept_delivery() == Delivery::AtLeastOnce)
                 .then(|| Arc::clone(&self.context.sight)),
         }))
     }
@@ -241,7 +281,8 @@ impl Building<'_> {
             late_log: Vec::new(),
             late_rows: VecDeque::new(),
         };
-        tokio::spawn(uploader.run(waiting));
+        let events = self.events.clone();
+        tokio::spawn(panics::told(uploader.run(waiting), Some(id), events));
         uploads
     }
 

@@ -5,6 +5,9 @@
 //! it, loading what tasks gain. A task manager that runs nothing yet begins with an attempt without
 //! tasks. Start at: [`open`], then [`receive`].
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -24,11 +27,11 @@ use streamforge_state::restore::load_groups;
 use tokio::sync::mpsc;
 
 use super::building::{
-    Building, Uplinks, accept_channels, channel_name, task_ids, task_plan, unopened,
+    Building, Uplinks, accept_channels, channel_name, open_sinks, task_ids, task_plan, unopened,
 };
 use super::outbox;
 use super::publishing::open_publishers;
-use super::{Attempt, Error, Idle, Publishing, exchange_of, operators_of, spawn_tasks};
+use super::{Attempt, Error, Idle, Publishing, caught, exchange_of, operators_of, spawn_tasks};
 use crate::budget::StateBudget;
 use crate::clock::Clock;
 use crate::exchange::{AttemptExchange, Outlet, Upstream};
@@ -72,7 +75,7 @@ impl Attempt {
         let exchange = exchange_of(context, &stamp, deployment, &events)?;
         let staged = Arc::new(Staged::default());
         let clock = Clock::start();
-        let budget = Arc::new(StateBudget::new(context.memory_limit));
+        let budget = Arc::new(StateBudget::new(Arc::clone(&context.terms)));
         let building = Building {
             context,
             stamp: &stamp,
@@ -96,7 +99,13 @@ impl Attempt {
             clock,
             budget,
         };
-        Ok(Self::idle(context, deployment.clone(), idle))
+        // Until its barrier none of those that join is there, and some may never be: channels between
+        // them that break then end nothing.
+        let mut until_then = deployment.clone();
+        until_then
+            .placement
+            .retain(|subtask, _| !hand_over.joining.contains(subtask));
+        Ok(Self::idle(context, until_then, idle))
     }
 
     /// Opens what a hand-over needs here; the future may be awaited elsewhere.
@@ -147,16 +156,14 @@ impl Attempt {
     }
 
     /// The hand-over that was prepared will not be. Whatever is open to tasks that would have joined
-    /// stays, unused.
+    /// stays, unused. It may be that it was not open yet.
     pub fn withdraw(&mut self) {
-        let Some(hand_over) = self.hand_over.take() else {
-            return;
-        };
-        self.forget(&hand_over.joining)
-            .iter()
-            .for_each(|it| it.cancel());
+        if let Some(hand_over) = self.hand_over.take() {
+            let joined = self.forget(&hand_over.joining);
+            joined.iter().for_each(|inbox| inbox.cancel());
+            self.tell_all(&Control::Withdraw);
+        }
         self.outbox.settle(&self.deployment.subtasks());
-        self.tell_all(&Control::Withdraw);
     }
 
     /// These subtasks are no more; returns their inboxes.
@@ -238,8 +245,7 @@ type Widened = (usize, Vec<((usize, SubtaskIdx), Upstream)>);
 /// Opens all of it, or nothing that matters.
 pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened, Error> {
     let deployment = &hand_over.deployment;
-    let me = &base.context.me;
-    let mut joining = deployment.subtasks_of(me);
+    let mut joining = deployment.subtasks_of(&base.context.me);
     joining.retain(|subtask| hand_over.joining.contains(subtask));
     let ids = task_ids(deployment, &joining);
     let inbox = |id: &TaskId| {
@@ -247,11 +253,8 @@ pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened,
         (*id, Arc::new(Inbox::new(channels_n)))
     };
     let new: BTreeMap<TaskId, Arc<Inbox>> = ids.iter().map(inbox).collect();
-    let staying = base.inboxes.iter();
-    let staying = staying.filter(|(id, _)| deployment.placement.contains_key(&id.subtask));
-    let mut all: BTreeMap<TaskId, Arc<Inbox>> = staying
-        .map(|(id, inbox)| (*id, Arc::clone(inbox)))
-        .collect();
+    let mut all = base.inboxes.clone();
+    all.retain(|id, _| deployment.placement.contains_key(&id.subtask));
     let running: Vec<TaskId> = all.keys().copied().collect();
     all.extend(new.iter().map(|(id, inbox)| (*id, Arc::clone(inbox))));
     let exchange = match &base.exchange {
@@ -294,6 +297,7 @@ pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened,
         }
         shells.push(shell);
     }
+    open_sinks(&mut shells).await?;
     let mut widenings = way.widenings(&new, widened).await?;
     // Those that leave hear of it, too.
     let leaving = base.inboxes.iter();
@@ -482,7 +486,7 @@ pub(super) async fn receive(
         let (context, manifest) = (context.clone(), Arc::clone(&manifest));
         let (events, hand_over) = (events.clone(), Arc::clone(&hand_over));
         async move {
-            match gained(&context, id, &manifest, &hand_over).await {
+            match caught(gained(&context, id, &manifest, &hand_over)).await {
                 Ok(states) => {
                     let states = Mutex::new(states);
                     let receipt = Receipt { manifest, states };
@@ -501,7 +505,7 @@ pub(super) async fn receive(
     });
     let tasks: Vec<_> = tasks.map(tokio::spawn).collect();
     for task in tasks {
-        let _panicked = task.await;
+        let _told = task.await;
     }
 }
 

@@ -5,19 +5,24 @@
 //! removed by the first task manager.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
 use streamforge_core::job_graph::OperatorKind;
 use streamforge_core::manifest::StagedInterval;
-use streamforge_core::messages::Event;
+use streamforge_core::messages::{Event, Progress};
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::{Publisher, SlotTakeOver};
 use streamforge_engine::staged::Staged;
 use tokio::sync::{Mutex, mpsc};
 
 use super::building::Building;
+use crate::upload::failed;
+
+/// How often people are told what a start waits for.
+pub(super) const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Makes intervals visible, of each slot one at a time: which of a sink's may go together is the
 /// coordinator's to say (X5).
@@ -26,7 +31,26 @@ pub struct Publishing {
     pub(super) publishers: Arc<BTreeMap<OperatorUid, Arc<dyn Publisher>>>,
     pub(super) staged: Arc<Staged>,
     events: mpsc::Sender<Event>,
-    turns: Arc<StdMutex<BTreeMap<SlotId, Arc<Mutex<()>>>>>,
+    turns: Arc<StdMutex<BTreeMap<SlotId, Arc<Turn>>>>,
+}
+
+/// Of one slot. Notices are repeated until they are confirmed (C3): while a sink is away only the newest
+/// of them waits (B1).
+#[derive(Default)]
+struct Turn {
+    is_taken: Mutex<()>,
+    waiting: StdMutex<Option<StagedInterval>>,
+}
+
+impl Turn {
+    fn waiting(&self) -> MutexGuard<'_, Option<StagedInterval>> {
+        // It is replaced whole.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<StagedInterval> {
+        self.waiting().take()
+    }
 }
 
 impl Publishing {
@@ -61,16 +85,29 @@ impl Publishing {
         }
     }
 
-    fn turn(&self, slot: &SlotId) -> Arc<Mutex<()>> {
+    fn turn(&self, slot: &SlotId) -> Arc<Turn> {
         // An entry is added whole.
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(turns.entry(slot.clone()).or_default())
     }
 
-    /// Publishes one interval and says how it went.
+    /// Publishes one interval and says how it went, and then what came meanwhile; while another of the
+    /// slot is under way this is left to whoever is at that.
     pub async fn publish(&self, slot: SlotId, interval: StagedInterval) {
         let turn = self.turn(&slot);
-        let _in_turn = turn.lock().await;
+        *turn.waiting() = Some(interval);
+        // Looked at once more after the turn is over: it may have come at the last moment.
+        while turn.waiting().is_some() {
+            let Ok(_in_turn) = turn.is_taken.try_lock() else {
+                return;
+            };
+            while let Some(interval) = turn.next() {
+                self.publish_now(slot.clone(), interval).await;
+            }
+        }
+    }
+
+    async fn publish_now(&self, slot: SlotId, interval: StagedInterval) {
         let Some(publisher) = self.publishers.get(&slot.sink) else {
             return;
         };
@@ -85,6 +122,8 @@ impl Publishing {
             Err(error @ Error::TakenOver { .. }) => Event::TakenOver {
                 reason: error.with_causes(),
             },
+            // To try it again would never help, and rows would be staged until the store is full.
+            Err(error @ Error::OutputReplaced { .. }) => failed(None, &error),
             Err(error) => Event::PublishFailed {
                 slot,
                 interval: interval.id,
@@ -132,7 +171,7 @@ pub(super) async fn open_publishers(
             publisher.discard_unlisted(&listed).await?;
         }
         let slots = SlotTakeOver::of(building.deployment, me, &operator.uid);
-        publisher.take_over(&slots).await?;
+        take_over(building, &*publisher, (&operator.uid, &slots)).await?;
         for SlotTakeOver { slot, listed, .. } in slots {
             building.staged.inherit(slot, listed);
         }
@@ -141,9 +180,37 @@ pub(super) async fn open_publishers(
     Ok(publishers)
 }
 
+/// Takes slots over, however long their outside system is away; people are told of it.
+async fn take_over(
+    building: &Building<'_>,
+    publisher: &dyn Publisher,
+    (sink, slots): (&OperatorUid, &[SlotTakeOver]),
+) -> Result<(), Error> {
+    let mut taking = publisher.take_over(slots);
+    loop {
+        let taken = tokio::time::timeout(TOLD_EVERY, &mut taking).await;
+        match (taken, publisher.trouble()) {
+            (Ok(Err(_)), Some(_)) => taking = publisher.take_over(slots),
+            (Ok(taken), _) => return taken,
+            (Err(_), Some(trouble)) => {
+                let progress = Progress {
+                    held_back_by: BTreeMap::from([(sink.clone(), trouble)]),
+                    ..Progress::default()
+                };
+                let _ = building
+                    .events
+                    .send(Event::Progress(Box::new(progress)))
+                    .await;
+            }
+            (Err(_), None) => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
+    use futures::FutureExt as _;
     use streamforge_core::manifest::StagedObject;
 
     use super::*;
@@ -183,6 +250,64 @@ mod tests {
                 rows: 1,
                 detail: String::new(),
             }],
+        }
+    }
+
+    /// Publishes nothing before it is let.
+    struct Away {
+        began: mpsc::UnboundedSender<CheckpointId>,
+        back: tokio::sync::Semaphore,
+    }
+
+    #[async_trait]
+    impl Publisher for Away {
+        async fn publish(&self, _: &SlotId, interval: &StagedInterval) -> Result<(), Error> {
+            self.began.send(interval.id).expect("the test waits");
+            self.back.acquire().await.expect("it is open").forget();
+            Ok(())
+        }
+
+        async fn retire_others(&self, _: &BTreeSet<SlotId>) {}
+
+        async fn discard_unlisted(&self, _: &[StagedInterval]) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn while_a_sink_is_away_one_notice_of_a_slot_waits_b1_c3() {
+        let (began, mut begins) = mpsc::unbounded_channel();
+        let back = tokio::sync::Semaphore::new(0);
+        let away = Arc::new(Away { began, back });
+        let publisher: Arc<dyn Publisher> = Arc::<Away>::clone(&away);
+        let publishers = BTreeMap::from([(OperatorUid("out".to_owned()), publisher)]);
+        let (events, mut said) = mpsc::channel(8);
+        let publishing = Publishing::new(publishers, Arc::default(), events);
+        let id = CheckpointId::from_stored;
+        let first = publishing.clone();
+        let first = tokio::spawn(async move { first.publish(slot(0), interval(1)).await });
+        assert_eq!(begins.recv().await, Some(id(1)));
+
+        // An hour of repeated notices, and one of the next interval.
+        for n in [vec![1; 1_800], vec![2]].concat() {
+            let noticed = publishing.publish(slot(0), interval(n));
+            assert!(noticed.now_or_never().is_some(), "it is left to the first");
+        }
+        // Another slot has a turn of its own.
+        let other = publishing.publish(slot(1), interval(1));
+        assert!(other.now_or_never().is_none());
+        assert_eq!(begins.recv().await, Some(id(1)));
+
+        away.back.add_permits(2);
+        first.await.expect("it does not panic");
+        assert_eq!(begins.try_recv(), Ok(id(2)));
+        assert!(begins.try_recv().is_err(), "nothing else was waiting");
+        for n in [1, 2] {
+            let published = Event::Published {
+                slot: slot(0),
+                interval: id(n),
+            };
+            assert_eq!(said.recv().await, Some(published));
         }
     }
 

@@ -96,9 +96,9 @@ fn failure(error: &Error) -> &'static str {
 
 #[async_trait]
 impl ObjectStore for CountedStore {
-    async fn get(&self, key: &str) -> Result<Option<StoredObject>> {
+    async fn get_within(&self, key: &str, bytes_max: u64) -> Result<Option<StoredObject>> {
         let began = Instant::now();
-        let result = self.inner.get(key).await;
+        let result = self.inner.get_within(key, bytes_max).await;
         self.note("get", began, &result, |object| match object {
             Some(object) => ("done", object.bytes.len()),
             None => ("absent", 0),

@@ -115,18 +115,24 @@ fn bytes_lag_and_credit_are_exported() {
     };
     let local = Local {
         traffic: [(uid("per_user"), traffic)].into(),
+    };
+    let progress = Progress {
+        read: [(uid("events"), (7, 0)), (uid("away"), (7, 0))].into(),
         lag: [
             (uid("events"), lag(12, Some(90_000))),
             (uid("done"), lag(0, Some(90_000))),
         ]
         .into(),
+        skipped_n: [(uid("events"), 4)].into(),
+        unreachable: [(uid("away"), "no answer".to_owned())].into(),
+        ..progress()
     };
     let channel = ChannelName {
         edge: 2,
         sender: SubtaskIdx(0),
         receiver: SubtaskIdx(1),
     };
-    metrics.on_progress(&stamp(), progress(), Vec::new());
+    metrics.on_progress(&stamp(), progress, Vec::new());
     metrics.on_local(local, vec![(channel, -40)]);
     let mut sheet = Sheet::new(DESCRIBED);
 
@@ -140,6 +146,10 @@ fn bytes_lag_and_credit_are_exported() {
         "streamforge_task_source_lag_records{job=\"clicks-1\",operator=\"events\"} 12",
         "streamforge_task_source_lag_seconds{job=\"clicks-1\",operator=\"events\"} 2.5",
         "streamforge_task_source_lag_seconds{job=\"clicks-1\",operator=\"done\"} 0",
+        "streamforge_task_source_unreachable{job=\"clicks-1\",operator=\"events\"} 0",
+        "streamforge_task_source_unreachable{job=\"clicks-1\",operator=\"away\"} 1",
+        "streamforge_task_source_skipped_records_total{job=\"clicks-1\",operator=\"events\"} 4",
+        "streamforge_task_source_skipped_records_total{job=\"clicks-1\",operator=\"away\"} 0",
         "streamforge_exchange_credit_bytes{edge=\"2\",receiver=\"1\",sender=\"0\"} -40",
     ] {
         assert!(text.lines().any(|l| l == line), "{line}\n{text}");

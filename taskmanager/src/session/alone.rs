@@ -19,6 +19,9 @@ pub(super) struct Loneliness {
     seen: Instant,
     looked: Option<Instant>,
     calls_n: u32,
+    /// Answers in a row of others than the coordinator.
+    others_n: u32,
+    met_another: bool,
 }
 
 impl Loneliness {
@@ -28,6 +31,8 @@ impl Loneliness {
             seen: now,
             looked: None,
             calls_n: 0,
+            others_n: 0,
+            met_another: false,
         }
     }
 
@@ -53,6 +58,25 @@ impl Loneliness {
             self.looked = Some(now);
         }
         due
+    }
+
+    /// Somebody answered who is not the coordinator: where several stand behind one address, another call
+    /// may reach it.
+    pub(super) fn meet_another(&mut self) {
+        self.met_another = true;
+    }
+
+    /// Whether the next call follows at once, at most so often in a row.
+    pub(super) fn calls_another(&mut self, max: u32) -> bool {
+        let met = std::mem::take(&mut self.met_another);
+        self.others_n = if met { self.others_n + 1 } else { 0 };
+        met && self.others_n <= max
+    }
+
+    /// How long the next call may take to be connected; doubles. For a while after an operator's death its
+    /// Service leads to an address that nobody has any more, and drops what is sent there.
+    pub(super) fn connect_within(&self, initial: Duration, max: Duration) -> Duration {
+        initial.saturating_mul(1 << self.calls_n.min(10)).min(max)
     }
 
     /// The pause before the next call; doubles.
@@ -117,6 +141,36 @@ mod tests {
         let pauses: Vec<Duration> = (0..4).map(|_| lonely.next_pause(ms(20), ms(100))).collect();
 
         assert_eq!(pauses, [ms(20), ms(40), ms(80), ms(100)]);
+    }
+
+    #[test]
+    fn connections_get_more_and_more_time_up_to_a_limit() {
+        let mut lonely = Loneliness::begin(Instant::now());
+        let ms = Duration::from_millis;
+        let times: Vec<Duration> = (0..4)
+            .map(|_| {
+                let within = lonely.connect_within(ms(250), ms(1_000));
+                lonely.next_pause(ms(20), ms(100));
+                within
+            })
+            .collect();
+
+        assert_eq!(times, [ms(250), ms(500), ms(1_000), ms(1_000)]);
+    }
+
+    #[test]
+    fn another_one_is_called_at_once_until_it_is_no_chance_any_more() {
+        let mut lonely = Loneliness::begin(Instant::now());
+        let mut answers = |met: bool| {
+            if met {
+                lonely.meet_another();
+            }
+            lonely.calls_another(2)
+        };
+
+        let calls = [true, true, true, true, false, true].map(&mut answers);
+
+        assert_eq!(calls, [true, true, false, false, false, true]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One session: the stream to one coordinator.
 //!
 //! Owns: the call with its deadlines, the first two messages, and passing messages on until either
-//! end is silent or gone.
+//! end is silent or gone. Bytes of a message that is large are no silence.
 
 use std::time::Duration;
 
@@ -20,14 +20,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 
+use super::counted::{Bytes, Counted};
 use crate::manager::Request;
 use crate::upload::with_causes;
 
 /// How long a call may take to be answered.
 const CALL_MAX: Duration = Duration::from_secs(5);
-
-/// How long making the connection may take.
-const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// Messages waiting to be sent.
 const OUT_MAX: usize = 64;
@@ -52,6 +50,7 @@ pub(super) enum Over {
 pub(super) struct Conversation {
     out: mpsc::Sender<v1::FromTaskManager>,
     messages: Streaming<v1::ToTaskManager>,
+    bytes: Bytes,
     /// The version that both ends speak.
     protocol: u32,
 }
@@ -65,9 +64,10 @@ impl Conversation {
     pub(super) async fn open(
         address: &str,
         tls: Option<&Tls>,
+        connect_within: Duration,
         register: v1::Register,
     ) -> Result<(Self, v1::Welcome), Over> {
-        let opening = Self::open_in_time(address, tls, register);
+        let opening = Self::open_in_time(address, tls, connect_within, register);
         match timeout(CALL_MAX, opening).await {
             Ok(opened) => opened,
             Err(_) => Err(Over::NoAnswer(format!("no answer for {CALL_MAX:?}"))),
@@ -77,15 +77,18 @@ impl Conversation {
     async fn open_in_time(
         address: &str,
         tls: Option<&Tls>,
+        connect_within: Duration,
         register: v1::Register,
     ) -> Result<(Self, v1::Welcome), Over> {
         let no_answer = |error: &dyn std::error::Error| Over::NoAnswer(with_causes(error));
         let endpoint = endpoint(address, tls).map_err(|error| no_answer(&error))?;
+        let endpoint = endpoint.connect_timeout(connect_within);
         let channel = endpoint
             .connect()
             .await
             .map_err(|error| no_answer(&error))?;
-        let mut client = CoordinatorClient::new(channel)
+        let bytes = Bytes::default();
+        let mut client = CoordinatorClient::new(Counted::new(channel, bytes.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let (out, outgoing) = mpsc::channel(OUT_MAX);
@@ -101,6 +104,7 @@ impl Conversation {
                 let conversation = Self {
                     out,
                     messages,
+                    bytes,
                     protocol,
                 };
                 Ok((conversation, welcome))
@@ -136,20 +140,26 @@ impl Conversation {
         let mut beats = interval(heartbeat);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut deadline = Instant::now() + silence_max;
+        // What the coordinator has no room for yet: it is reading something large.
+        let mut unsent = None;
         loop {
             tokio::select! {
                 next = self.messages.message() => {
+                    // Those were of this one.
+                    self.bytes.came();
                     deadline = Instant::now() + silence_max;
-                    if let Some(over) = self.on_message(next, requests).await {
+                    if let Some(over) = on_message(next, requests).await {
                         return over;
                     }
                 }
-                Some((stamp, event)) = events.recv() => {
-                    let event = message(From::Event(to_event(stamp, event)));
-                    // A coordinator that takes nothing for so long counts as silent.
-                    if timeout(silence_max, self.out.send(event)).await.is_err() {
+                Some((stamp, event)) = events.recv(), if unsent.is_none() => {
+                    unsent = Some(message(From::Event(to_event(stamp, event))));
+                }
+                room = self.out.reserve(), if unsent.is_some() => {
+                    let (Ok(room), Some(event)) = (room, unsent.take()) else {
                         return Over::Broken("it takes no events".to_owned());
-                    }
+                    };
+                    room.send(event);
                 }
                 true = is_told(leaving), if !asked_to_leave => {
                     asked_to_leave = true;
@@ -163,40 +173,41 @@ impl Conversation {
                     let _full = self.out.try_send(message(From::Heartbeat(v1::Heartbeat {})));
                 }
                 () = sleep_until(deadline) => {
+                    if self.bytes.came() {
+                        deadline = Instant::now() + silence_max;
+                        continue;
+                    }
                     return Over::Broken(format!("it has said nothing for {silence_max:?}"));
                 }
             }
         }
     }
+}
 
-    async fn on_message(
-        &mut self,
-        next: Result<Option<v1::ToTaskManager>, tonic::Status>,
-        requests: &mpsc::Sender<Request>,
-    ) -> Option<Over> {
-        let what = match next {
-            Ok(Some(message)) => message.what,
-            Ok(None) => return Some(Over::Broken("it closed the session".to_owned())),
-            Err(status) => return Some(Over::Broken(with_causes(&status))),
-        };
-        match what {
-            Some(To::Heartbeat(_)) => None,
-            Some(To::Command(command)) => match from_command(command) {
-                Ok((stamp, command)) => {
-                    let request = Request::Command(stamp, command);
-                    let gone = requests.send(request).await.is_err();
-                    gone.then(|| Over::Broken("the manager is gone".to_owned()))
-                }
-                Err(error) => Some(Over::Broken(error.to_string())),
-            },
-            Some(To::Goodbye(goodbye)) => Some(Over::Goodbye(goodbye.reason)),
-            Some(To::Refused(v1::Refused { reason, again })) => {
-                Some(Over::Refused { reason, again })
+async fn on_message(
+    next: Result<Option<v1::ToTaskManager>, tonic::Status>,
+    requests: &mpsc::Sender<Request>,
+) -> Option<Over> {
+    let what = match next {
+        Ok(Some(message)) => message.what,
+        Ok(None) => return Some(Over::Broken("it closed the session".to_owned())),
+        Err(status) => return Some(Over::Broken(with_causes(&status))),
+    };
+    match what {
+        Some(To::Heartbeat(_)) => None,
+        Some(To::Command(command)) => match from_command(command) {
+            Ok((stamp, command)) => {
+                let request = Request::Command(stamp, command);
+                let gone = requests.send(request).await.is_err();
+                gone.then(|| Over::Broken("the manager is gone".to_owned()))
             }
-            Some(To::Welcome(_)) | None => {
-                let reason = "it sent a message that this version does not know";
-                Some(Over::Broken(reason.to_owned()))
-            }
+            Err(error) => Some(Over::Broken(error.to_string())),
+        },
+        Some(To::Goodbye(goodbye)) => Some(Over::Goodbye(goodbye.reason)),
+        Some(To::Refused(v1::Refused { reason, again })) => Some(Over::Refused { reason, again }),
+        Some(To::Welcome(_)) | None => {
+            let reason = "it sent a message that this version does not know";
+            Some(Over::Broken(reason.to_owned()))
         }
     }
 }
@@ -212,9 +223,7 @@ fn speaks(protocol: u32) -> bool {
 
 fn endpoint(address: &str, tls: Option<&Tls>) -> Result<Endpoint, tonic::transport::Error> {
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
-        .connect_timeout(CONNECT_MAX)
-        .tcp_nodelay(true);
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?.tcp_nodelay(true);
     match tls {
         Some(tls) => endpoint.tls_config(tls.client()),
         None => Ok(endpoint),

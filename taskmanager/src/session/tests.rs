@@ -14,11 +14,13 @@ use streamforge_proto::v1::coordinator_server::{Coordinator, CoordinatorServer};
 use streamforge_proto::v1::from_task_manager::What as From;
 use streamforge_proto::v1::to_task_manager::What as To;
 use streamforge_store::{Condition, FolderStore, ObjectStore, Put};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request as Call, Response, Status, Streaming};
 
 use super::*;
+use crate::budget::StateBudget;
 use crate::exchange::Config as ExchangeConfig;
 
 /// Long enough for any machine; nothing that passes waits for it.
@@ -120,20 +122,27 @@ impl Listener {
         };
         peer.say(To::Welcome(v1::Welcome {
             protocol: register.protocol_max,
-            store_uri: format!("file://{}", store.display()),
-            store_settings: String::new(),
-            heartbeat_ms: 50,
-            timeout_ms: u64::try_from(TIMEOUT.as_millis()).unwrap(),
-            alone_ms_max: 60_000,
-            accept_lost_markers: Vec::new(),
-            state_bytes_max: u64::MAX,
-            unseen_ms_max: 0,
+            ..welcome(store)
         }))
         .await;
         assert_eq!(register.job, "job-uid");
         let (who, registration) = from_register(register).expect("it is whole");
         assert_eq!(who, me());
         (peer, registration)
+    }
+}
+
+fn welcome(store: &std::path::Path) -> v1::Welcome {
+    v1::Welcome {
+        protocol: 0,
+        store_uri: format!("file://{}", store.display()),
+        store_settings: String::new(),
+        heartbeat_ms: 50,
+        timeout_ms: u64::try_from(TIMEOUT.as_millis()).unwrap(),
+        alone_ms_max: 60_000,
+        accept_lost_markers: Vec::new(),
+        state_bytes_max: u64::MAX,
+        unseen_ms_max: 0,
     }
 }
 
@@ -190,10 +199,20 @@ fn start_with(
 ) -> Running {
     let exchange = Exchange::start(ExchangeConfig::default()).expect("a port is free");
     let config = SessionConfig {
-        coordinator: coordinator.to_string(),
-        job: "job-uid".to_owned(),
         stay,
         leaving,
+        ..config(coordinator.to_string(), &exchange)
+    };
+    tokio::spawn(run(config, Arc::new(exchange), data))
+}
+
+/// Nobody can ask it to end.
+fn config(coordinator: String, exchange: &Exchange) -> SessionConfig {
+    SessionConfig {
+        coordinator,
+        job: "job-uid".to_owned(),
+        stay: false,
+        leaving: watch::channel(false).1,
         me: me(),
         slots: 2,
         exchange_address: exchange.address().to_string(),
@@ -201,8 +220,7 @@ fn start_with(
         secrets: None,
         local_copies: None,
         metrics: crate::metrics::Metrics::default(),
-    };
-    tokio::spawn(run(config, Arc::new(exchange), data))
+    }
 }
 
 async fn ended(session: tokio::task::JoinHandle<Result<String, Error>>) -> Result<String, Error> {
@@ -225,6 +243,40 @@ fn beat(peer: &Peer) {
             tokio::time::sleep(TIMEOUT / 8).await;
         }
     });
+}
+
+/// What comes from this address arrives here as by a slow network.
+async fn slowly(to: SocketAddr) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (client, _) = listener.accept().await.unwrap();
+        let server = tokio::net::TcpStream::connect(to).await.unwrap();
+        let (mut from, mut back_to) = client.into_split();
+        let (mut back_from, mut to) = server.into_split();
+        tokio::spawn(async move { tokio::io::copy(&mut from, &mut to).await });
+        let mut piece = vec![0; 64 << 10];
+        while let Ok(bytes_n @ 1..) = back_from.read(&mut piece).await {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            back_to.write_all(&piece[..bytes_n]).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_message_that_takes_longer_than_the_longest_silence_is_no_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut listener = Listener::start().await;
+    let address = slowly(listener.address).await;
+    let session = start(address, Handle::current());
+    let (peer, _) = listener.welcome(folder.path()).await;
+
+    let reason = "x".repeat(3 << 20);
+    peer.say(To::Goodbye(v1::Goodbye { reason })).await;
+
+    let said = ended(session).await.unwrap();
+    assert_eq!(said.len(), 3 << 20, "{}", &said[..80.min(said.len())]);
 }
 
 /// Deploys and waits until it is loaded.
@@ -285,6 +337,55 @@ async fn silent_coordinator_is_left_and_called_again() {
         .await;
 
     assert_eq!(ended(session).await.unwrap(), "over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_obeys_the_terms_of_the_newest_welcome() {
+    let folder = tempfile::tempdir().unwrap();
+    let exchange = Exchange::start(ExchangeConfig::default()).expect("a port is free");
+    let mut session = Session {
+        config: config("nowhere:1".to_owned(), &exchange),
+        exchange: Arc::new(exchange),
+        data: Handle::current(),
+        events_in: mpsc::channel(EVENTS_MAX).0,
+        hosted: None,
+    };
+    let first = v1::Welcome {
+        state_bytes_max: 100,
+        ..welcome(folder.path())
+    };
+    session.host("a:1", first).await.unwrap();
+    let context = session.hosted.as_ref().unwrap().context.clone();
+    let budget = StateBudget::new(Arc::clone(&context.terms));
+    assert!(budget.hold(0, 100).is_ok(), "it is not over its limit");
+
+    let second = v1::Welcome {
+        state_bytes_max: 99,
+        accept_lost_markers: vec!["out".to_owned()],
+        heartbeat_ms: 1,
+        timeout_ms: 2,
+        alone_ms_max: 3,
+        unseen_ms_max: 4,
+        ..welcome(folder.path())
+    };
+    session.host("b:1", second).await.unwrap();
+
+    assert!(budget.hold(100, 100).is_err(), "it is now");
+    assert_eq!(context.surroundings().accept_lost_markers, ["out"]);
+    let times = Times {
+        heartbeat: ms(1),
+        timeout: ms(2),
+        alone_max: Some(ms(3)),
+        unseen_max: Some(ms(4)),
+    };
+    assert_eq!(session.hosted.as_ref().unwrap().times, times);
+
+    let raised = v1::Welcome {
+        state_bytes_max: 200,
+        ..welcome(folder.path())
+    };
+    session.host("b:1", raised).await.unwrap();
+    assert!(budget.hold(100, 200).is_ok(), "and again it is not");
 }
 
 async fn put_head(store: &FolderStore, epoch: u64, coordinator: SocketAddr) {

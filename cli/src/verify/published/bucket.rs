@@ -11,6 +11,8 @@ use streamforge_core::s3::SCHEME;
 use streamforge_crds::v1alpha1::S3Access;
 use streamforge_store::s3::{Bucket, Limits};
 
+use super::STAGING;
+
 /// A folder that is removed with this.
 #[derive(Debug)]
 pub struct Fetched {
@@ -52,7 +54,9 @@ pub async fn fetch(
     fs::create_dir_all(&fetched.root)?;
     for meta in bucket.list("").await? {
         let name = meta.key.rsplit('/').next().unwrap_or_default();
-        if !name.starts_with(prefix) {
+        // Below the hidden folder lies what is not published.
+        let is_staged = meta.key.starts_with(&format!("{STAGING}/"));
+        if is_staged || !name.starts_with(prefix) {
             continue;
         }
         let object = bucket.get(&meta.key).await?;

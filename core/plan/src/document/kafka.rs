@@ -15,13 +15,14 @@ use streamforge_crds::v1alpha1::{
 
 use super::Output;
 use super::nodes::Context;
+use crate::kafka_settings;
 use crate::problem::{did_you_mean, listed};
 
 /// Longest name of a topic that brokers take.
 const TOPIC_BYTES_MAX: usize = 249;
 
 /// Settings of librdkafka that are ours, and why or what to write instead.
-const REFUSED_PROPERTIES: &[(&str, &str)] = &[
+pub(super) const REFUSED_PROPERTIES: &[(&str, &str)] = &[
     ("bootstrap.servers", "write `bootstrapServers`"),
     ("metadata.broker.list", "write `bootstrapServers`"),
     ("security.protocol", "write `security.protocol`"),
@@ -92,11 +93,31 @@ const REFUSED_PROPERTIES: &[(&str, &str)] = &[
         "a misspelt topic would be made instead of told",
     ),
     ("plugin.library.paths", "no code is loaded by name"),
+    ("ssl.engine.location", "no code is loaded by name"),
+    ("ssl.engine.id", "no code is loaded by name"),
+    (
+        "delivery.report.only.error",
+        "a row counts when its delivery is reported",
+    ),
+    (
+        "test.mock.num.brokers",
+        "its brokers are in memory: nothing would be read or kept",
+    ),
+    (
+        "queuing.strategy",
+        "an idempotent producer writes in order of arrival",
+    ),
 ];
 
+/// What to write instead of a client's key that is a secret.
+pub(super) const KEY_OF_CLIENT: &str = "write `ssl.certificate.location` and `ssl.key.location`, the paths of files of \
+     which the key has no password; in a cluster they come from a Secret by a volume of `taskManager.podTemplate`";
+
 /// Settings whose value is a secret.
-fn is_secret(name: &str) -> bool {
-    name.contains("password") || name.contains("secret") || name.ends_with("key.pem")
+pub(super) fn is_secret(name: &str) -> bool {
+    ["password", "passphrase", "secret", "key.pem"]
+        .iter()
+        .any(|word| name.contains(word))
 }
 
 fn check_properties(properties: &BTreeMap<String, String>, path: &str, context: &mut Context<'_>) {
@@ -110,9 +131,50 @@ fn check_properties(properties: &BTreeMap<String, String>, path: &str, context: 
             context.add(&path, message, Some((*why).to_owned()));
         } else if is_secret(name) {
             let message = format!("`{name}` would put a secret into the document");
-            let hint = "name a secret: `security: {credentialsSecret: {name: kafka}}`";
+            let hint = if name.starts_with("ssl.") {
+                KEY_OF_CLIENT
+            } else {
+                "name a secret: `security: {protocol: SaslSsl, mechanism: ScramSha512, \
+                 credentialsSecret: {name: kafka}}`"
+            };
             context.add(&path, message, Some(hint.to_owned()));
         }
+    }
+}
+
+/// What librdkafka is likely to refuse when the job starts. Notes, no mistakes: it knows more than its table says,
+/// and a job that runs must not lose its coordinator to a newer table.
+pub(super) fn note_settings(spec: &written::StreamJobSpec, notes: &mut Context<'_>) {
+    let sources = (spec.sources.iter().enumerate())
+        .filter_map(|(idx, it)| Some(("spec.sources", idx, &it.kafka.as_ref()?.properties)));
+    let sinks = (spec.sinks.iter().enumerate())
+        .filter_map(|(idx, it)| Some(("spec.sinks", idx, &it.kafka.as_ref()?.properties)));
+    for (list, idx, properties) in sources.chain(sinks) {
+        let idx = notes.places.document_idx(list, idx);
+        for (name, value) in properties {
+            let path = format!("{list}[{idx}].kafka.properties.{name}");
+            if !is_secret(name) {
+                note_value(name, value, &path, notes);
+            }
+        }
+    }
+}
+
+fn note_value(name: &str, value: &str, path: &str, notes: &mut Context<'_>) {
+    let Some(values) = kafka_settings::values_of(name) else {
+        let message = format!(
+            "`{}` is no known setting of librdkafka",
+            crate::yaml::cut(name)
+        );
+        let known = kafka_settings::SETTINGS.iter().map(|(known, _)| *known);
+        let hint = did_you_mean(name, known).unwrap_or_else(|| {
+            "take it away, or write another setting that librdkafka documents".to_owned()
+        });
+        return notes.add(path, message, Some(hint));
+    };
+    if !values.has(value) {
+        let message = format!("`{}` is no value of `{name}`", crate::yaml::cut(value));
+        notes.add(path, message, Some(format!("write {values}")));
     }
 }
 

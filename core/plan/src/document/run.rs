@@ -2,8 +2,9 @@
 
 use streamforge_core::units::HumanDuration;
 use streamforge_crds::reserved::CLUSTER_FIELDS;
-use streamforge_crds::v1alpha1::{OnDelete, StreamJobSpec};
+use streamforge_crds::v1alpha1::{Delivery, OnDelete, StreamJobSpec};
 
+use super::kafka;
 use super::nodes::Context;
 use super::s3;
 use crate::problem::{Problems, listed};
@@ -45,7 +46,10 @@ pub(super) fn check(
     check_storage(spec, &mut context);
     check_detection(spec, &mut context);
     check_restore_from(spec, &mut context);
+    let problems = &mut *notes;
+    kafka::note_settings(spec, &mut Context { places, problems });
     note_cluster_fields(spec, places, notes);
+    note_delivery_of_files(spec, places, notes);
 }
 
 fn positive(path: &str, duration: HumanDuration, context: &mut Context<'_>) {
@@ -112,6 +116,18 @@ fn check_detection(spec: &StreamJobSpec, context: &mut Context<'_>) {
             detection.heartbeat, detection.timeout
         );
         context.add("spec.failureDetection", message, None);
+    }
+}
+
+fn note_delivery_of_files(spec: &StreamJobSpec, places: &Places, notes: &mut Problems) {
+    for (idx, sink) in spec.sinks.iter().enumerate() {
+        if sink.file.is_some() && sink.delivery == Some(Delivery::AtLeastOnce) {
+            let sink = places.document_idx("spec.sinks", idx);
+            let path = format!("spec.sinks[{sink}].delivery");
+            let message = "files are written exactly once all the same";
+            let hint = Some("leave `delivery` out".to_owned());
+            notes.add(places.at(&path), &path, message, hint);
+        }
     }
 }
 

@@ -71,11 +71,6 @@ fn check_file(file: &FileSink, path: &str, input: &Output, context: &mut Context
             context.add(&at, message, None);
         }
     }
-    if file.rollover.is_some() && s3::is_s3(&file.path) {
-        let message = "`rollover` is not supported yet in a bucket";
-        let hint = "remove it: a file closes at every checkpoint that has rows";
-        context.add(&format!("{path}.rollover"), message, Some(hint.to_owned()));
-    }
     if let Some(rollover) = file.rollover {
         if rollover.size.is_some_and(|size| size.bytes() == 0) {
             context.add(&format!("{path}.rollover.size"), "the size is zero", None);

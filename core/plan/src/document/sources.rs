@@ -287,6 +287,15 @@ fn declared_columns(
     complete.then_some(columns)
 }
 
+/// What to write when a `,` between `{}` has ended a type too early.
+fn cut_by_comma(text: &str) -> Option<String> {
+    let opened = text.matches('(').count() > text.matches(')').count();
+    opened.then(|| {
+        "between `{}` a `,` ends a value; quote a type that has one, as in `type: \"DECIMAL(10,2)\"`"
+            .to_owned()
+    })
+}
+
 fn resolve_column(
     column: &written::Column,
     format: Option<&Format>,
@@ -304,7 +313,9 @@ fn resolve_column(
         Err(error) => {
             let error: streamforge_core::data_type::ParseError = error;
             let word = column.data_type.split('(').next().unwrap_or_default();
-            let hint = type_hint(word).unwrap_or(error.reason);
+            let hint = cut_by_comma(&column.data_type)
+                .or_else(|| type_hint(word))
+                .unwrap_or(error.reason);
             let message = format!("`{}` is not a type", crate::yaml::cut(&column.data_type));
             context.add(&format!("{path}.type"), message, Some(hint));
             return None;

@@ -1,3 +1,5 @@
+use streamforge_core::job_graph::{Delivery, OperatorKind};
+
 use super::*;
 
 mod kafka;
@@ -204,6 +206,37 @@ fn fields_of_clusters_are_checked_and_noted() {
         messages,
         ["`suspend`, `taskManager` mean nothing outside a cluster"]
     );
+}
+
+#[test]
+fn file_sink_is_exactly_once_whatever_is_written() {
+    let text = with(
+        "file: {path: /data/out}",
+        "delivery: AtLeastOnce, file: {path: /data/out}",
+    );
+
+    let loaded = load(&text, "job.yaml").unwrap();
+
+    let notes: Vec<(&str, &str)> = loaded
+        .notes
+        .iter()
+        .map(|note| (note.path.as_str(), note.message.as_str()))
+        .collect();
+    assert_eq!(
+        notes,
+        [(
+            "spec.sinks[0].delivery",
+            "files are written exactly once all the same"
+        )]
+    );
+    let graph = crate::plan(&loaded);
+    let delivery = graph
+        .operators()
+        .find_map(|(_, operator)| match &operator.kind {
+            OperatorKind::Sink(spec) if spec.connector.kind == "file" => Some(spec.kept_delivery()),
+            _ => None,
+        });
+    assert_eq!(delivery, Some(Delivery::ExactlyOnce));
 }
 
 #[test]

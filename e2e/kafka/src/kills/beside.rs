@@ -89,10 +89,9 @@ async fn read(store: &S3Store, key: &str) -> Result<Option<Vec<u8>>> {
 
 async fn look(store: &S3Store, seen: &Mutex<Seen>) -> Result<()> {
     let listed = store.list("").await?;
-    let listed: BTreeMap<String, u64> = listed
-        .into_iter()
-        .map(|meta| (meta.key, meta.bytes_n))
-        .collect();
+    let visible = listed.into_iter();
+    let visible = visible.filter(|meta| !meta.key.starts_with("_streamforge/"));
+    let listed: BTreeMap<String, u64> = visible.map(|meta| (meta.key, meta.bytes_n)).collect();
     let mut complaints = Vec::new();
     let mut new = Vec::new();
     {

@@ -80,7 +80,7 @@ impl Job {
         let input = write_input(&from, rows_n, seed);
         let goal = match output {
             Output::Topic => Goal::topic(broker).await,
-            Output::Bucket => Goal::bucket().await,
+            Output::Bucket => Goal::bucket(seed.is_multiple_of(2)).await,
         };
         let document = document(broker.servers(), &from.name, windows, &goal);
         goal.workspace.write("job.yaml", document);
@@ -162,7 +162,13 @@ impl Goal {
         }
     }
 
-    async fn bucket() -> Self {
+    /// Files are one for each checkpoint, or stay open over several.
+    async fn bucket(rolls_over: bool) -> Self {
+        let rollover = if rolls_over {
+            ", rollover: {size: 64Ki, every: 1s}"
+        } else {
+            ""
+        };
         let bucket = Bucket::up();
         let s3 = bucket.settings();
         let base = bucket.folder(&crate::fresh_name("kills"));
@@ -171,7 +177,9 @@ impl Goal {
         let (out, secrets) = (format!("{base}/out"), workspace.path("secrets"));
         let onlooker = Onlooker::start(&bucket, &out, &secrets).await;
         Self {
-            sink: format!("file: {{path: \"{out}/\", s3: {s3}}}\n    format: {{parquet: {{}}}}"),
+            sink: format!(
+                "file: {{path: \"{out}/\", s3: {s3}{rollover}}}\n    format: {{parquet: {{}}}}"
+            ),
             storage: format!(", storage: {{uri: \"{base}/store\", s3: {s3}}}"),
             workspace,
             beside: Beside::Bucket(onlooker),

@@ -25,7 +25,11 @@ use crate::task::{Control, Receipt};
 impl Attempt {
     /// An attempt that runs elsewhere, and of which tasks will join here.
     pub fn join(site: &Site<'_>, stamp: &Stamp, hand_over: &HandOver) -> Self {
-        Self::idle(site.me, stamp, hand_over.deployment.clone())
+        let mut until_then = hand_over.deployment.clone();
+        until_then
+            .placement
+            .retain(|subtask, _| !hand_over.joining.contains(subtask));
+        Self::idle(site.me, stamp, until_then)
     }
 
     /// The table and places that a subtask begins with.
@@ -70,7 +74,8 @@ impl Attempt {
         for id in &ids {
             let mut core = self.core(*id);
             core.join_at_barrier(Arc::clone(&hand_over));
-            let task = self.shell(site, *id, core);
+            let mut task = self.shell(site, *id, core);
+            task.hand_over = Some(Arc::clone(&hand_over));
             self.add_task(*id, task);
         }
         self.running = true;
@@ -103,12 +108,11 @@ impl Attempt {
 
     /// The hand-over that was prepared will not be.
     pub fn withdraw(&mut self) {
-        let Some(hand_over) = self.hand_over.take() else {
-            return;
-        };
-        self.forget(&hand_over.joining);
+        if let Some(hand_over) = self.hand_over.take() {
+            self.forget(&hand_over.joining);
+            self.tell_all(&Control::Withdraw);
+        }
         self.outbox.settle(&self.deployment.subtasks());
-        self.tell_all(&Control::Withdraw);
     }
 
     /// These subtasks are no more.

@@ -9,7 +9,7 @@ use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, TaskId};
 use streamforge_core::manifest::{
     CheckpointKind, Departed, Head, Manifest, ObjectRef, OperatorState, SplitProgress, SplitState,
 };
-use streamforge_core::messages::TaskSnapshot;
+use streamforge_core::messages::{HandOver, TaskSnapshot};
 
 use crate::attempt::{Attempt, ledger};
 use crate::publish::Publisher;
@@ -19,6 +19,8 @@ pub(super) struct Header<'a> {
     pub id: CheckpointId,
     pub kind: CheckpointKind,
     pub max_parallelism: u32,
+    /// Whether the plan, or one before it, has no end.
+    pub is_endless: bool,
     pub time_ms: u64,
     pub duration_ms: u64,
 }
@@ -43,6 +45,7 @@ impl Header<'_> {
             staged: Vec::new(),
             ledger: BTreeMap::new(),
             late_log: Vec::new(),
+            ran_endless: self.is_endless,
             handed_to: None,
             departed: Departed::default(),
         }
@@ -105,6 +108,11 @@ pub(super) fn union(
     manifest.departed = attempt.departed.clone();
     if let (CheckpointKind::HandOver, Some(hand_over)) = (header.kind, &attempt.hand_over) {
         let plan = &hand_over.plan;
+        if let Some((source, split)) = left_behind(plan, acks) {
+            return Err(format!(
+                "split {split} of {source} was found after the splits were dealt, by a task that leaves"
+            ));
+        }
         manifest.handed_to = Some(plan.deployment.assignment.clone());
         for (task, ack) in acks {
             if plan.leaving.contains(&task.subtask) {
@@ -164,6 +172,25 @@ fn sources(
         (source.clone(), splits.into_values().cloned().collect())
     };
     Ok(found.into_iter().map(owned).collect())
+}
+
+/// An open split whose reader leaves and that nobody is dealt: no later checkpoint could be complete.
+fn left_behind<'a>(
+    plan: &HandOver,
+    acks: &'a BTreeMap<TaskId, TaskSnapshot>,
+) -> Option<(&'a OperatorUid, &'a SplitId)> {
+    let leaving = acks.iter();
+    let leaving = leaving.filter(|(task, _)| plan.leaving.contains(&task.subtask));
+    let sources = leaving.flat_map(|(_, ack)| &ack.splits);
+    let mut splits = sources.flat_map(|(source, all)| all.iter().map(move |it| (source, it)));
+    let is_dealt = |source: &OperatorUid, split: &SplitId| {
+        let deal = plan.splits.get(source);
+        deal.is_some_and(|deal| deal.contains_key(split))
+    };
+    let found = splits.find(|(source, split)| {
+        split.progress != SplitProgress::End && !is_dealt(source, &split.split)
+    });
+    found.map(|(source, split)| (source, &split.split))
 }
 
 fn open_split(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use streamforge_core::ids::{CheckpointId, TaskId};
 use streamforge_core::messages::{
-    Command, Event, Registration, RunningAttempt, Stamp, TaskManagerId,
+    Command, Event, Progress, Registration, RunningAttempt, Stamp, TaskManagerId,
 };
 
 use super::rig::*;
@@ -263,6 +263,41 @@ fn not_adopted(new: &mut Rig, epoch: u64) {
     assert!(new.head().epoch.get() > epoch);
 }
 
+/// They are told once, by whoever hears of them first.
+#[test]
+fn kf_k2_records_passed_over_are_told_once_and_not_again_by_an_adopter() {
+    let skipped = |rig: &mut Rig, from: &TaskManagerId, n: u64| {
+        let skipped_n = BTreeMap::from([(uid("in"), n)]);
+        let progress = Progress {
+            skipped_n,
+            ..Progress::default()
+        };
+        let stamp = rig.stamp();
+        rig.say_as(from, stamp, Event::Progress(Box::new(progress)));
+    };
+    let told = |rig: &Rig| -> Vec<u64> {
+        let reports = rig.reports.iter().filter_map(|report| match report {
+            Report::RecordsSkipped { n, .. } => Some(*n),
+            _ => None,
+        });
+        reports.collect()
+    };
+    let mut old = running();
+    skipped(&mut old, &a(), 23);
+    skipped(&mut old, &b(), 4);
+    skipped(&mut old, &a(), 23);
+    skipped(&mut old, &a(), 30);
+    assert_eq!(told(&old), [23, 4, 7]);
+
+    let mut new = successor(&old);
+    new.wait(1);
+    register(&mut new, &a(), runs(&old));
+    register(&mut new, &b(), runs(&old));
+    skipped(&mut new, &a(), 30);
+    skipped(&mut new, &a(), 31);
+    assert_eq!(told(&new), [1]);
+}
+
 #[test]
 fn attempt_is_over_when_one_of_its_task_managers_does_not_come_back_in_time() {
     let old = running();
@@ -318,6 +353,101 @@ fn attempt_that_failed_has_not_begun_to_read_or_is_another_is_not_adopted() {
 
         not_adopted(&mut new, epoch);
     }
+}
+
+/// Requests that read all that the newest checkpoint names.
+fn checks(rig: &mut Rig, fate: Fate) -> std::rc::Rc<std::cell::Cell<usize>> {
+    let asked = std::rc::Rc::new(std::cell::Cell::new(0));
+    let count = std::rc::Rc::clone(&asked);
+    rig.fate = Box::new(move |request| {
+        if matches!(request, StoreRequest::Check { .. }) {
+            count.set(count.get() + 1);
+            return fate;
+        }
+        Fate::Answer
+    });
+    asked
+}
+
+#[test]
+fn adoption_reads_none_of_the_state_that_goes_on_without_it_f1() {
+    let old = running();
+    let mut new = successor(&old);
+    let asked = checks(&mut new, Fate::Hold);
+    new.wait(1);
+    register(&mut new, &a(), runs(&old));
+    register(&mut new, &b(), runs(&old));
+
+    assert_eq!(new.sent_names()[..2], ["adopt", "adopt"]);
+    assert_eq!(asked.get(), 0);
+    checkpoint_in_flight(&mut new);
+}
+
+#[test]
+fn attempt_that_is_not_adopted_has_its_state_checked_before_the_next_epoch_c7() {
+    for is_damaged in [false, true] {
+        let mut old = running();
+        let before = old.newest().id;
+        checkpoint(&mut old);
+        let epoch = old.stamp().epoch;
+        let mut new = successor(&old);
+        let asked = checks(&mut new, Fate::Hold);
+        new.wait(1);
+        new.register(&task_manager("a", 2), 1);
+        new.register(&task_manager("b", 2), 1);
+        assert_eq!(asked.get(), 1);
+        assert_eq!(new.head().epoch, epoch, "nothing begins before it is known");
+        assert!(new.sent.is_empty());
+
+        let parts = &old.newest().operators[&uid("agg")].parts;
+        let part = parts[0].key.clone();
+        if is_damaged {
+            old.objects.borrow_mut().remove(&part);
+        }
+        new.fate = Box::new(|_| Fate::Answer);
+        new.release(0);
+
+        if !is_damaged {
+            assert_eq!(new.sent_names(), ["deploy", "deploy"]);
+            continue;
+        }
+        assert!(new.sent.is_empty());
+        match new.failure() {
+            Error::Damaged {
+                id,
+                damages,
+                intact,
+                ..
+            } => {
+                assert_eq!((*id, *intact), (old.newest().id, Some(before)));
+                assert_eq!(*damages, [format!("object {part} is missing")]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The successor's retention removes what is being read here: that is no damage.
+#[test]
+fn coordinator_superseded_while_it_checks_the_state_is_fenced_c5() {
+    let mut old = running();
+    checkpoint(&mut old);
+    let mut new = successor(&old);
+    let _asked = checks(&mut new, Fate::Hold);
+    new.wait(1);
+    new.register(&task_manager("a", 2), 1);
+    new.register(&task_manager("b", 2), 1);
+    let generation = new.head().generation;
+    let mut newest = successor(&new);
+    newest.wait(1);
+    assert!(newest.head().generation > generation);
+
+    let part = old.newest().operators[&uid("agg")].parts[0].key.clone();
+    old.objects.borrow_mut().remove(&part);
+    new.fate = Box::new(|_| Fate::Answer);
+    new.release(0);
+
+    assert!(matches!(new.failure(), Error::Fenced { .. }));
 }
 
 #[test]

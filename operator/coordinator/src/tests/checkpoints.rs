@@ -341,6 +341,37 @@ fn split_that_no_task_reports_fails_the_checkpoint() {
     );
 }
 
+/// A restore deals the split again; waiting does not.
+#[test]
+fn split_that_no_task_reports_any_more_ends_the_attempt_after_three_checkpoints() {
+    let mut rig = Rig::run(config());
+    let n = rig.checkpoint();
+    let epoch = rig.head().epoch;
+    let forget = |ack: &mut streamforge_core::messages::TaskSnapshot| {
+        if ack.task == task(0, 1) {
+            ack.splits.clear();
+        }
+    };
+    for failed_n in [1, 2] {
+        rig.wait(1_000);
+        rig.ack_all_with(forget);
+        assert_eq!(rig.co.status().checkpoint.failed_n, failed_n);
+        assert_eq!(rig.co.status().restarts_n, 0);
+    }
+    rig.wait(1_000);
+    rig.ack_all_with(forget);
+    rig.wait(200);
+
+    assert_eq!(rig.head().epoch, epoch.next());
+    assert_eq!(rig.deployment().restore.unwrap().id, n);
+    let failure = rig
+        .co
+        .status()
+        .last_failure
+        .map_or_else(String::new, |it| it.reason);
+    assert!(failure.contains("no task reported split b"), "{failure}");
+}
+
 #[test]
 fn split_that_two_tasks_report_fails_the_checkpoint() {
     let mut rig = Rig::run(config());

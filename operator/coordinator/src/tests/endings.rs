@@ -182,6 +182,7 @@ fn stop_takes_one_checkpoint_of_its_own_kind_and_ends_after_the_publish_c11() {
         checkpoint: Some(recorded.id),
         unpublished_n: 0,
         note: None,
+        savepoint_failed: None,
     };
     assert_eq!(rig.outcome, Some(stopped));
     assert!(!rig.head().finished);
@@ -250,6 +251,7 @@ fn stop_whose_output_cannot_be_published_ends_and_says_what_the_next_start_will_
         checkpoint: Some(n),
         unpublished_n: 1,
         note: None,
+        savepoint_failed: None,
     };
     assert_eq!(rig.outcome, Some(stopped));
 }
@@ -317,6 +319,7 @@ fn stop_before_rows_flow_ends_at_once() {
         checkpoint: None,
         unpublished_n: 0,
         note: None,
+        savepoint_failed: None,
     };
     assert_eq!(rig.outcome, Some(stopped));
     assert_eq!(rig.sent_names(), ["deploy", "cancel"]);

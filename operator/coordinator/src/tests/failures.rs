@@ -39,6 +39,93 @@ fn failure_restores_the_newest_checkpoint_in_a_new_epoch() {
     assert_eq!(rig.co.status().restarts_n, 1);
 }
 
+/// A sink that waits for its brokers keeps rows from flowing.
+#[test]
+fn what_a_start_waits_for_is_in_the_status() {
+    let mut rig = Rig::run(config());
+    fail(&mut rig);
+    rig.wait(1_000);
+    let waits = BTreeMap::from([(uid("out"), "waiting for kafka".to_owned())]);
+
+    rig.say(Event::Progress(Box::new(Progress {
+        held_back_by: waits.clone(),
+        ..Progress::default()
+    })));
+
+    assert_eq!(rig.co.status().phase, Phase::Deploying);
+    assert_eq!(rig.co.status().held_back_by, waits);
+}
+
+/// Whoever hangs while it loads says nothing of it, and its heartbeats go on.
+#[test]
+fn loading_that_does_not_get_on_ends_the_attempt_and_one_that_does_may_take_hours() {
+    let mut rig = Rig::run(config());
+    fail(&mut rig);
+    rig.wait(1_000);
+    let (phase, epoch) = (rig.co.status().phase, rig.head().epoch);
+    assert_eq!(phase, Phase::Deploying);
+    for _ in 0..10 {
+        rig.wait(899_000);
+        rig.say(Event::Progress(Box::default()));
+    }
+    assert_eq!((rig.co.status().phase, rig.head().epoch), (phase, epoch));
+
+    rig.wait(899_000);
+    assert_eq!((rig.co.status().phase, rig.head().epoch), (phase, epoch));
+    rig.wait(1_000);
+    rig.wait(1_000);
+
+    assert_eq!(rig.head().epoch, epoch.next());
+    let failure = rig
+        .co
+        .status()
+        .last_failure
+        .map_or_else(String::new, |it| it.reason);
+    assert!(failure.ends_with("was loaded by local"), "{failure}");
+    recover(&mut rig);
+    rig.wait(1_000_000);
+    assert_eq!(rig.co.status().phase, Phase::Running);
+}
+
+#[test]
+fn task_manager_that_hangs_while_it_loads_ends_the_attempt_whatever_the_others_say() {
+    let config = Config {
+        members: MemberPolicy {
+            silence_ms_max: u64::MAX,
+            ..MemberPolicy::default()
+        },
+        ..config()
+    };
+    let mut rig = Rig::alone(config, Objects::default());
+    let (a, b) = (task_manager("a", 1), task_manager("b", 1));
+    rig.register(&a, 1);
+    rig.register(&b, 1);
+    rig.wait(1);
+    let (stamp, epoch) = (rig.stamp(), rig.head().epoch);
+    let progress = || Event::Progress(Box::default());
+    rig.wait(899_000);
+    rig.say_as(&b, stamp, progress());
+    assert_eq!(rig.co.status().phase, Phase::Deploying);
+    rig.wait(1_000);
+    assert_eq!(rig.co.status().phase, Phase::Recovering, "a said nothing");
+    rig.wait(1_000);
+    assert_eq!(rig.head().epoch, epoch.next());
+
+    // One that is ready has nothing more to say.
+    let (stamp, epoch) = (rig.stamp(), rig.head().epoch);
+    let splits = BTreeMap::new();
+    rig.say_as(&b, stamp.clone(), Event::Prepared { splits });
+    for _ in 0..10 {
+        rig.wait(899_000);
+        rig.say_as(&a, stamp.clone(), progress());
+    }
+    let status = rig.co.status();
+    assert_eq!((status.phase, rig.head().epoch), (Phase::Deploying, epoch));
+    let failure = status.last_failure.expect("a hung");
+    assert_eq!(failure.task_manager.as_deref(), Some("a"));
+    assert!(failure.reason.ends_with("was loaded by a"), "{failure}");
+}
+
 #[test]
 fn new_epoch_is_in_the_head_before_anything_of_it_is_sent() {
     let mut rig = Rig::run(config());
@@ -141,10 +228,8 @@ fn lost_task_managers_are_a_failure_of_the_attempt() {
     rig.lose(&local());
 
     assert_eq!(rig.co.status().phase, Phase::Recovering);
-    assert_eq!(
-        rig.co.status().last_failure.as_deref(),
-        Some("task manager local: session broke")
-    );
+    let failure = rig.co.status().last_failure.unwrap();
+    assert_eq!(failure.to_string(), "task manager local: session broke");
 }
 
 #[test]

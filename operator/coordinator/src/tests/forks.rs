@@ -155,7 +155,7 @@ fn of_two_that_take_over_at_once_one_is_fenced_c5() {
     co2.fate = fates(is_swap, [Fate::Hold]);
     co2.wait(1);
     let mut co3 = rig.successor_with(Config {
-        document: "other".to_owned(),
+        document: "other".into(),
         ..config()
     });
     co3.co = Coordinator::new(Config {

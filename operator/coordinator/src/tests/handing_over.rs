@@ -1,6 +1,8 @@
 //! Hand-overs of key groups inside an epoch, step by step, and what ends them (K3).
 
+mod adopted;
 mod job;
+mod leaving;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -340,65 +342,6 @@ fn numbers_of_subtasks_that_left_are_not_used_again_in_the_epoch_b2_c4() {
     let b_now = job.rig.deployment().subtasks_of(&b())[0];
     let kept = before.groups_of(SubtaskIdx(3));
     assert_eq!(head.assignment.groups_of(b_now), kept);
-}
-
-#[test]
-fn output_of_a_subtask_that_left_is_published_by_who_staged_it_x4() {
-    let mut job = Job::running(with(2), &[a(), b()]);
-    job.rig.feed(Input::Scale(1));
-    job.checkpoint();
-    job.all_prepared();
-    let n = job.rig.in_flight();
-    let plan = job.plan();
-    assert_eq!(plan.leaving, BTreeSet::from([SubtaskIdx(1)]));
-    for of in [task(0, 0), task(1, 0), task(0, 1), task(1, 1)] {
-        let mut snapshot = job.rig.snapshot(of, n);
-        if of == task(1, 1) {
-            snapshot.staged.push((slot(1), interval(n.get())));
-        }
-        let from = job.places[&of.subtask.0].clone();
-        job.say(&from, Event::Ack(Box::new(snapshot)));
-    }
-
-    let publish = job.rig.sent.iter().zip(&job.rig.sent_to);
-    let mut publish = publish.filter(|((_, it), _)| matches!(it, Command::Publish { .. }));
-    assert_eq!(publish.next().map(|(_, to)| to), Some(&b()));
-    // b is needed until that is done.
-    let epoch = job.rig.head().epoch;
-    job.rig.lose(&b());
-    job.rig.wait(200);
-    assert_eq!(job.rig.head().epoch, epoch.next());
-}
-
-/// Slots are facts of the manifest: one that no subtask writes is in it until all of it is visible.
-#[test]
-fn slot_of_a_subtask_that_left_retires_once_its_last_interval_is_confirmed_x4() {
-    let mut job = Job::running(with(2), &[a(), b()]);
-    job.rig.feed(Input::Scale(1));
-    job.checkpoint();
-    job.all_prepared();
-    let n = job.rig.in_flight();
-    for of in [task(0, 0), task(1, 0), task(0, 1), task(1, 1)] {
-        let mut snapshot = job.rig.snapshot(of, n);
-        if of == task(1, 1) {
-            snapshot.staged.push((slot(1), interval(n.get())));
-        }
-        let from = job.places[&of.subtask.0].clone();
-        job.say(&from, Event::Ack(Box::new(snapshot)));
-    }
-    job.places.remove(&1);
-    job.readers = BTreeMap::from([("a", 0), ("b", 0)]);
-    job.all_received(n);
-    job.rig.wait(1);
-    let next = job.rig.in_flight();
-    job.ack_all(next);
-    assert_eq!(job.rig.listed(), [(1, n.get())]);
-
-    let (slot, interval) = (slot(1), n);
-    job.say(&b(), Event::Published { slot, interval });
-    job.checkpoint();
-
-    assert_eq!(job.rig.newest().staged, []);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use streamforge_core::ids::{CheckpointId, JobId};
 use streamforge_core::job_graph::OperatorKind;
@@ -157,22 +158,42 @@ fn savepoint_that_is_cut_is_refused_c9() {
     assert!(text.contains("it is not whole"), "{text}");
 }
 
-#[test]
-fn document_that_does_not_fit_a_savepoint_is_refused_and_told_what_instead() {
-    let (a, _) = saved();
+fn with_another_window() -> Config {
     let mut other = fork();
-    for operator in other
-        .graph
-        .stages
-        .iter_mut()
-        .flat_map(|it| &mut it.operators)
-    {
+    let stages = &mut Arc::make_mut(&mut other.graph).stages;
+    for operator in stages.iter_mut().flat_map(|it| &mut it.operators) {
         if let OperatorKind::WindowFinal(spec) = &mut operator.kind {
             spec.window = tumbling(20);
         }
     }
+    other
+}
 
-    let text = refusal(other, elsewhere(&a));
+#[test]
+fn savepoint_is_restored_without_the_state_that_may_be_dropped() {
+    let (a, savepoint) = saved();
+    let other = Config {
+        drop_state: true,
+        ..with_another_window()
+    };
+    let mut b = Rig::on_store(other, elsewhere(&a));
+
+    b.resume();
+
+    let restored = b.deployment().restore.expect("the rest is restored");
+    assert_eq!(restored.sources, savepoint.sources);
+    assert!(restored.operators.is_empty(), "{:?}", restored.operators);
+    assert!(!own_keys(&b).iter().any(|key| key.starts_with("parts/")));
+    let is_told =
+        |report: &Report| matches!(report, Report::StateDropped { what } if what.len() == 1);
+    assert!(b.reports.iter().any(is_told), "{:?}", b.reports);
+}
+
+#[test]
+fn document_that_does_not_fit_a_savepoint_is_refused_and_told_what_instead() {
+    let (a, _) = saved();
+
+    let text = refusal(with_another_window(), elsewhere(&a));
 
     assert!(
         text.contains("window of aggregate \"agg\" changed"),
@@ -185,7 +206,7 @@ fn document_that_does_not_fit_a_savepoint_is_refused_and_told_what_instead() {
 fn another_jobs_savepoint_serves_a_job_of_another_name_c9() {
     let (a, savepoint) = saved();
     let mut other = fork();
-    other.graph.name = "renamed".to_owned();
+    Arc::make_mut(&mut other.graph).name = "renamed".to_owned();
     let mut b = Rig::on_store(other, elsewhere(&a));
 
     b.resume();

@@ -21,15 +21,15 @@ fn three() -> Config {
     }
 }
 
-fn a() -> TaskManagerId {
+pub(super) fn a() -> TaskManagerId {
     task_manager("a", 1)
 }
 
-fn b() -> TaskManagerId {
+pub(super) fn b() -> TaskManagerId {
     task_manager("b", 1)
 }
 
-fn c() -> TaskManagerId {
+pub(super) fn c() -> TaskManagerId {
     task_manager("c", 1)
 }
 
@@ -42,7 +42,7 @@ fn placed(rig: &Rig) -> Vec<TaskManagerId> {
         .collect()
 }
 
-fn prepare(rig: &mut Rig) {
+pub(super) fn prepare(rig: &mut Rig) {
     let stamp = rig.stamp();
     let first_start = rig.deployment().restore.is_none();
     for id in placed(rig).into_iter().collect::<BTreeSet<_>>() {
@@ -75,13 +75,13 @@ fn ack(rig: &mut Rig) {
     assert_eq!(rig.newest().id, n, "committed");
 }
 
-fn checkpoint(rig: &mut Rig) {
+pub(super) fn checkpoint(rig: &mut Rig) {
     rig.wait(1_000);
     ack(rig);
 }
 
 /// Three task managers with so many slots each, one subtask on each.
-fn running(slots: u32) -> Rig {
+pub(super) fn running(slots: u32) -> Rig {
     running_with(three(), slots)
 }
 
@@ -400,7 +400,7 @@ fn silent_task_manager_is_lost_and_one_that_is_heard_is_not() {
     assert!(rig.stamp().epoch > epoch);
     assert_eq!(placed(&rig), [a(), a(), c()]);
     let failure = rig.co.status().last_failure.unwrap();
-    assert!(failure.contains("task manager b"), "{failure}");
+    assert_eq!(failure.task_manager.as_deref(), Some("b"), "{failure}");
 }
 
 #[test]

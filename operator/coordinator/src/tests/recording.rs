@@ -26,6 +26,7 @@ fn stopped(checkpoint: CheckpointId) -> Option<Outcome> {
         checkpoint: Some(checkpoint),
         unpublished_n: 0,
         note: None,
+        savepoint_failed: None,
     })
 }
 
@@ -78,7 +79,7 @@ fn sink_may_be_removed_after_a_stop_that_published_all_x3() {
     rig.published(0, n.get());
 
     let mut again = rig.successor_with(Config {
-        graph: without_sink(),
+        graph: without_sink().into(),
         ..config()
     });
     again.resume();
@@ -113,7 +114,7 @@ fn stop_whose_publish_was_not_confirmed_in_time_records_nothing_x3() {
     ));
     assert_eq!(rig.newest().id, n);
     let mut again = rig.successor_with(Config {
-        graph: without_sink(),
+        graph: without_sink().into(),
         ..config()
     });
     again.wait(1);

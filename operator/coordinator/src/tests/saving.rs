@@ -13,7 +13,7 @@ pub(super) fn ask(rig: &mut Rig, name: &str) {
     ask_for(rig, name, false);
 }
 
-fn stop_with(rig: &mut Rig, name: &str) {
+pub(super) fn stop_with(rig: &mut Rig, name: &str) {
     ask_for(rig, name, true);
 }
 
@@ -414,7 +414,8 @@ fn task_manager_that_is_lost_while_the_last_savepoint_is_copied_is_not_missed() 
         Some(Outcome::Stopped {
             checkpoint: Some(n),
             unpublished_n: 0,
-            note: None
+            note: None,
+            savepoint_failed: None,
         })
     );
     check_whole(&rig, "last");
@@ -448,15 +449,42 @@ fn stop_whose_output_is_not_published_ends_without_its_savepoint() {
     rig.wait(10_000);
 
     assert!(matches!(
-        rig.outcome,
+        &rig.outcome,
         Some(Outcome::Stopped {
             unpublished_n: 1,
+            savepoint_failed: Some(reason),
             ..
-        })
+        }) if reason.starts_with("savepoint last: the output of checkpoint ")
     ));
     assert_eq!(stored(&rig, "last"), None);
     let failed = |report: &Report| matches!(report, Report::SavepointFailed { .. });
     assert!(rig.reports.iter().any(failed));
+}
+
+#[test]
+fn stop_in_which_a_task_fails_says_that_its_savepoint_was_not_made() {
+    let mut rig = Rig::run(config());
+    let before = rig.checkpoint();
+    stop_with(&mut rig, "last");
+
+    rig.say(Event::Failed {
+        task: Some(task(1, 0)),
+        cause: "disk full".to_owned(),
+        retry: true,
+    });
+
+    let Some(Outcome::Stopped {
+        checkpoint,
+        note: Some(note),
+        savepoint_failed: Some(failed),
+        ..
+    }) = &rig.outcome
+    else {
+        panic!("{:?}", rig.outcome)
+    };
+    assert_eq!(*checkpoint, Some(before));
+    assert!(note.ends_with("task 1.0: disk full"), "{note}");
+    assert_eq!(*failed, format!("savepoint last: {note}"));
 }
 
 #[test]

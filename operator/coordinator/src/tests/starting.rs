@@ -1,6 +1,7 @@
 //! First starts, restores, and what is refused.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use streamforge_core::ids::{CheckpointId, Epoch, Generation};
 use streamforge_core::job_graph::OperatorKind;
@@ -76,6 +77,26 @@ fn source_added_to_a_document_is_committed_before_it_is_read_c10() {
         "state is carried"
     );
     assert_eq!(manifest.ledger, rig.newest().ledger);
+}
+
+/// A document that names one more topic.
+#[test]
+fn split_that_a_known_source_gained_is_committed_before_it_is_read_c10() {
+    let mut rig = Rig::run(config());
+    rig.checkpoint();
+    let before = rig.newest();
+    let mut again = rig.successor();
+    again.wait(1);
+
+    // One is known, whatever is said of it now.
+    again.prepared(&["a", "z"]);
+
+    let manifest = again.newest();
+    assert_eq!(manifest.kind, CheckpointKind::Initial);
+    let (known, gained) = manifest.sources[&uid("in")].split_at(2);
+    assert_eq!(known, before.sources[&uid("in")]);
+    assert_eq!(gained, [split_at("z", at(0))]);
+    assert_eq!(again.sent_names(), ["deploy", "committed", "start"]);
 }
 
 #[test]
@@ -291,7 +312,7 @@ fn rewind_of_an_empty_store_is_refused_c7() {
 fn store_of_another_job_is_refused() {
     let rig = Rig::run(config());
     let mut other = config();
-    other.graph.name = "other".to_owned();
+    Arc::make_mut(&mut other.graph).name = "other".to_owned();
 
     let mut again = rig.successor_with(other);
     again.wait(1);
@@ -305,7 +326,7 @@ fn changed_max_parallelism_is_refused_while_state_exists() {
     let mut rig = Rig::run(config());
     rig.checkpoint();
     let mut changed = config();
-    changed.graph.max_parallelism = 8;
+    Arc::make_mut(&mut changed.graph).max_parallelism = 8;
 
     let mut again = rig.successor_with(changed);
     again.wait(1);
@@ -330,9 +351,10 @@ fn document_that_changes_the_meaning_of_state_is_refused_with_every_reason() {
     let mut rig = Rig::run(config());
     rig.checkpoint_staging(2);
     let mut changed = config();
-    changed.graph.stages[1].operators[0].kind = OperatorKind::WindowFinal(aggregate(tumbling(20)));
-    changed.graph.stages[1].operators.truncate(1);
-    changed.graph.stages[0].operators.clear();
+    let graph = Arc::make_mut(&mut changed.graph);
+    graph.stages[1].operators[0].kind = OperatorKind::WindowFinal(aggregate(tumbling(20)));
+    graph.stages[1].operators.truncate(1);
+    graph.stages[0].operators.clear();
 
     let mut again = rig.successor_with(changed);
     again.wait(1);
@@ -345,6 +367,75 @@ fn document_that_changes_the_meaning_of_state_is_refused_with_every_reason() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// Another window, another source, and nothing else.
+fn with_another_window_and_source() -> Config {
+    let mut changed = config();
+    let graph = Arc::make_mut(&mut changed.graph);
+    graph.stages[1].operators[0].kind = OperatorKind::WindowFinal(aggregate(tumbling(20)));
+    graph.stages[0].operators[0].uid = uid("other");
+    Config {
+        drop_state: true,
+        ..changed
+    }
+}
+
+#[test]
+fn state_without_a_place_is_dropped_if_that_is_allowed_and_told() {
+    let mut rig = Rig::run(config());
+    rig.checkpoint_staging(2);
+    let before = rig.newest();
+
+    let mut again = rig.successor_with(with_another_window_and_source());
+    again.wait(1);
+
+    let restored = again.deployment().restore.expect("the rest is restored");
+    assert_eq!(restored.id, before.id);
+    assert!(restored.operators.is_empty() && restored.sources.is_empty());
+    assert_eq!(restored.ledger, before.ledger, "it was counted");
+    assert_eq!(restored.staged, before.staged, "output is never dropped");
+    let told = again.reports.iter().find_map(|report| match report {
+        Report::StateDropped { what } => Some(what.clone()),
+        _ => None,
+    });
+    assert_eq!(
+        told.expect("it is told"),
+        [
+            "window of aggregate \"agg\" changed, which gives its state another meaning",
+            "the source with uid \"in\" is gone, and the rest of its input would never be read; if \"in\" is the \
+             same by another name, give that one `uid: in`",
+        ]
+    );
+
+    // The next checkpoint misses nothing, and no later start tells of it again.
+    let new = BTreeMap::from([(uid("other"), vec![split_at("z", at(0))])]);
+    again.say(Event::Prepared { splits: new });
+    let first = again.newest();
+    assert_eq!(first.kind, CheckpointKind::Initial);
+    assert_eq!(Vec::from_iter(first.sources.keys()), [&uid("other")]);
+    let mut third = again.successor_with(with_another_window_and_source());
+    third.wait(1);
+    let is_told = |report: &Report| matches!(report, Report::StateDropped { .. });
+    assert!(!third.reports.iter().any(is_told), "{:?}", third.reports);
+}
+
+#[test]
+fn staged_output_whose_sink_is_gone_is_refused_whatever_may_be_dropped() {
+    let mut rig = Rig::run(config());
+    rig.checkpoint_staging(2);
+    let mut changed = with_another_window_and_source();
+    let graph = Arc::make_mut(&mut changed.graph);
+    graph.stages[1].operators.truncate(1);
+
+    let mut again = rig.successor_with(changed);
+    again.wait(1);
+
+    let Error::IncompatibleDocument { mismatches, .. } = again.failure() else {
+        panic!("{:?}", again.outcome)
+    };
+    assert_eq!(mismatches.len(), 1, "{mismatches:?}");
+    assert!(mismatches[0].starts_with("the sink with uid \"out\" is gone"));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use streamforge_proto::tls::{self, Tls};
 use streamforge_proto::v1::control_server::ControlServer;
@@ -14,9 +15,19 @@ use streamforge_proto::v1::coordinator_server::CoordinatorServer;
 use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 
+use super::large::Metered;
 use super::session::Service;
-use super::{At, Error, MESSAGE_BYTES_MAX, Sessions, Shared, Terms};
+use super::{At, Error, MESSAGE_BYTES_MAX, SHARED_MESSAGE_BYTES_MAX, Sessions, Shared, Terms};
 use crate::control::{self, Orders};
+
+/// A connection of which nothing came for so long at most is asked for an answer, and has as long for it, which may
+/// come behind much else: whoever waits until a large message of its own is read cannot be told from a frozen
+/// process otherwise.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// How long the task managers of many jobs have for that answer: the patience of each job is its own, and may be longer
+/// than [`KEEP_ALIVE`].
+const SHARED_KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// A listener that serves many jobs. Dropping it ends all sessions of all of them.
 #[derive(Debug)]
@@ -189,7 +200,17 @@ fn serve(address: SocketAddr, tls: Option<&Tls>, whose: Whose) -> Result<SocketA
     let bound = listener.local_addr().map_err(failed)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let mut server = tonic::transport::Server::builder();
+    let (ask_after, answer_within) = match &whose {
+        // No sooner: a silence is none before.
+        Whose::One(shared) => {
+            let timeout = shared.terms.timeout;
+            (KEEP_ALIVE.min(timeout), KEEP_ALIVE.max(timeout))
+        }
+        Whose::Many(_) => (KEEP_ALIVE, SHARED_KEEP_ALIVE),
+    };
+    let mut server = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(ask_after))
+        .http2_keepalive_timeout(Some(answer_within));
     if let Some(tls) = tls {
         server = server.tls_config(tls.server()).map_err(Error::Tls)?;
     }
@@ -200,11 +221,15 @@ fn serve(address: SocketAddr, tls: Option<&Tls>, whose: Whose) -> Result<SocketA
         })),
         Whose::Many(_) => None,
     };
+    let bytes_max = match &whose {
+        Whose::One(_) => MESSAGE_BYTES_MAX,
+        Whose::Many(_) => SHARED_MESSAGE_BYTES_MAX,
+    };
     let service = CoordinatorServer::new(Service { whose })
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        .max_decoding_message_size(bytes_max)
+        .max_encoding_message_size(bytes_max);
     let serving = server
-        .add_service(service)
+        .add_service(Metered::new(service))
         .add_optional_service(control)
         .serve_with_incoming(incoming);
     tokio::spawn(async move {

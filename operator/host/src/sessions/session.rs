@@ -18,11 +18,12 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::large::Meter;
 use super::listener::{Nobody, Whose};
 use super::{Link, Shared};
 use crate::task_managers::{COMMANDS_MAX, News};
 
-/// How long the first message may take.
+/// How long the first message may take; one of which bytes come takes longer.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Service {
@@ -45,11 +46,31 @@ impl Coordinator for Service {
         let (out, answers) = mpsc::channel(COMMANDS_MAX);
         let whose = self.whose.clone();
         let shown = request.peer_certs();
-        tokio::spawn(async move { begin(&whose, shown, request.into_inner(), out).await });
+        let meter = request.extensions().get::<Meter>().cloned();
+        let meter = meter.ok_or_else(|| Status::internal("the listener meters all calls"))?;
+        let messages = Messages {
+            stream: request.into_inner(),
+            meter,
+        };
+        tokio::spawn(async move { begin(&whose, shown, messages, out).await });
         let answers = ReceiverStream::new(answers);
         Ok(Response::new(answers.map(
             Ok as fn(v1::ToTaskManager) -> Result<v1::ToTaskManager, Status>,
         )))
+    }
+}
+
+/// What a task manager says.
+struct Messages {
+    stream: Streaming<v1::FromTaskManager>,
+    meter: Meter,
+}
+
+impl Messages {
+    async fn next(&mut self) -> Result<Option<v1::FromTaskManager>, Status> {
+        let message = self.stream.message().await?;
+        self.meter.on_message();
+        Ok(message)
     }
 }
 
@@ -80,12 +101,20 @@ impl From<Nobody> for To {
 async fn first(
     whose: &Whose,
     shown: Option<&tls::Certificates>,
-    messages: &mut Streaming<v1::FromTaskManager>,
+    messages: &mut Messages,
 ) -> Result<(Arc<Shared>, u32, TaskManagerId, Registration), To> {
-    let first = timeout(FIRST_WITHIN, messages.message()).await;
-    let Ok(Ok(Some(v1::FromTaskManager {
+    let first = loop {
+        if let Ok(first) = timeout(FIRST_WITHIN, messages.next()).await {
+            break first;
+        }
+        if !messages.meter.shows_life() {
+            let reason = "the first message did not come in time".to_owned();
+            return Err(Nobody::NotNow(reason).into());
+        }
+    };
+    let Ok(Some(v1::FromTaskManager {
         what: Some(What::Register(register)),
-    }))) = first
+    })) = first
     else {
         return Err(refusal("the first message is no registration"));
     };
@@ -108,7 +137,7 @@ async fn first(
 async fn begin(
     whose: &Whose,
     shown: Option<tls::Certificates>,
-    mut messages: Streaming<v1::FromTaskManager>,
+    mut messages: Messages,
     out: mpsc::Sender<v1::ToTaskManager>,
 ) {
     let first = first(whose, shown.as_ref(), &mut messages).await;
@@ -140,11 +169,16 @@ async fn begin(
         }
     };
     let registered = News::Registered(id.clone(), Box::new(registration));
-    if shared.news.send((session, registered)).await.is_ok() {
+    if shared
+        .news
+        .send((session, Box::new(registered)))
+        .await
+        .is_ok()
+    {
         let cause = talk(&shared, &id, session, messages, out).await;
         let _host_gone = shared
             .news
-            .send((session, News::Lost(id.clone(), cause)))
+            .send((session, Box::new(News::Lost(id.clone(), cause))))
             .await;
     }
     let mut links = shared.links();
@@ -179,7 +213,7 @@ async fn talk(
     shared: &Shared,
     id: &TaskManagerId,
     session: u64,
-    mut messages: Streaming<v1::FromTaskManager>,
+    mut messages: Messages,
     out: mpsc::Sender<v1::ToTaskManager>,
 ) -> String {
     let weak = out.downgrade();
@@ -189,40 +223,58 @@ async fn talk(
     let mut deadline = tokio::time::Instant::now() + shared.terms.timeout;
     loop {
         let next = tokio::select! {
-            next = messages.message() => next,
+            next = messages.next() => Some(next),
             _ = beats.tick() => {
                 // The table holds the queue; a session that lost its place there is over.
                 let Some(out) = weak.upgrade() else {
                     return "a later session took its place".to_owned();
                 };
+                if out.is_closed() {
+                    return "its session broke".to_owned();
+                }
                 // A full queue says as much.
                 let _full = out.try_send(message(To::Heartbeat(v1::Heartbeat {})));
-                continue;
+                if !messages.meter.shows_life() {
+                    continue;
+                }
+                // Its heartbeats come behind a large message.
+                None
             }
             () = tokio::time::sleep_until(deadline) => {
                 return format!("it has said nothing for {} ms", ms(shared.terms.timeout));
             }
         };
-        let news = match next {
-            Ok(Some(v1::FromTaskManager { what: Some(what) })) => match what {
-                What::Heartbeat(_) => News::Heard(id.clone()),
-                What::Event(event) => match from_event(event) {
-                    Ok((stamp, event)) => News::Said(id.clone(), stamp, event),
-                    Err(error) => return error.to_string(),
-                },
-                What::Leaving(_) => News::Leaving(id.clone()),
-                What::Register(_) => return "it registered twice in one session".to_owned(),
-            },
-            Ok(Some(v1::FromTaskManager { what: None })) => {
-                return "it sent a message that this version does not know".to_owned();
-            }
-            Ok(None) => return "it closed its session".to_owned(),
-            Err(status) => return format!("its session broke: {}", status.message()),
+        let news = match next.map_or(Ok(News::Heard(id.clone())), |next| heard(id, next)) {
+            Ok(news) => news,
+            Err(over) => return over,
         };
-        if shared.news.send((session, news)).await.is_err() {
+        if shared.news.send((session, Box::new(news))).await.is_err() {
             return "the coordinator is gone".to_owned();
         }
         deadline = tokio::time::Instant::now() + shared.terms.timeout;
+    }
+}
+
+/// What it says; the error is why its session is over.
+fn heard(
+    id: &TaskManagerId,
+    next: Result<Option<v1::FromTaskManager>, Status>,
+) -> Result<News, String> {
+    match next {
+        Ok(Some(v1::FromTaskManager { what: Some(what) })) => match what {
+            What::Heartbeat(_) => Ok(News::Heard(id.clone())),
+            What::Event(event) => match from_event(event) {
+                Ok((stamp, event)) => Ok(News::Said(id.clone(), stamp, event)),
+                Err(error) => Err(error.to_string()),
+            },
+            What::Leaving(_) => Ok(News::Leaving(id.clone())),
+            What::Register(_) => Err("it registered twice in one session".to_owned()),
+        },
+        Ok(Some(v1::FromTaskManager { what: None })) => {
+            Err("it sent a message that this version does not know".to_owned())
+        }
+        Ok(None) => Err("it closed its session".to_owned()),
+        Err(status) => Err(format!("its session broke: {}", status.message())),
     }
 }
 

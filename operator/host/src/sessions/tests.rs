@@ -1,5 +1,6 @@
 //! Sessions over real sockets, with a task manager that says what a test makes it say.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
@@ -8,6 +9,9 @@ use streamforge_core::messages::{Event, Progress, Registration};
 use streamforge_proto::convert::coordinator::{PROTOCOL_MAX, from_command, to_event, to_register};
 use streamforge_proto::v1::coordinator_client::CoordinatorClient;
 use streamforge_proto::v1::from_task_manager::What as From;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
@@ -136,6 +140,24 @@ fn progress() -> From {
     From::Event(to_event(stamp(), progress))
 }
 
+/// More of them than may arrive at a time: each makes room for the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn registrations_of_many_mebibytes_are_taken_one_after_the_other() {
+    let mut sessions = Sessions::listen(config()).unwrap();
+    let mut clients = Vec::new();
+    for nonce in 0..4 {
+        let mut first = register(nonce);
+        first.exchange_address = "x".repeat(5 << 20);
+        clients.push(Client::to(&sessions, first).await);
+    }
+    for _ in &clients {
+        let News::Registered(_, registration) = news(&mut sessions).await else {
+            panic!("not registered");
+        };
+        assert_eq!(registration.exchange.len(), 5 << 20);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn registration_is_welcomed_and_commands_and_events_pass() {
     let mut sessions = Sessions::listen(config()).unwrap();
@@ -226,6 +248,134 @@ async fn silence_for_longer_than_allowed_is_a_loss_and_heartbeats_are_none() {
     let over = news(&mut sessions).await;
 
     assert!(lost(&over).contains("nothing for 300 ms"), "{over:?}");
+}
+
+/// A network between a task manager and the listener.
+struct Network {
+    address: SocketAddr,
+    passed_n: Arc<AtomicUsize>,
+    freeze: watch::Sender<bool>,
+}
+
+impl Network {
+    /// Passes a piece of 64 KiB on in this time, and answers at once.
+    async fn to(sessions: &Sessions, a_piece_in: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let to = sessions.address();
+        let passed_n = Arc::new(AtomicUsize::new(0));
+        let (freeze, mut frozen) = watch::channel(false);
+        let counter = Arc::clone(&passed_n);
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = TcpStream::connect(to).await.unwrap();
+            let (mut from, mut back_to) = client.split();
+            let (mut back_from, mut to) = server.split();
+            let there = async {
+                let mut piece = vec![0; 64 << 10];
+                while let Ok(bytes_n @ 1..) = from.read(&mut piece).await {
+                    tokio::time::sleep(a_piece_in).await;
+                    to.write_all(&piece[..bytes_n]).await.unwrap();
+                    counter.fetch_add(bytes_n, Ordering::Relaxed);
+                }
+            };
+            let back = tokio::io::copy(&mut back_from, &mut back_to);
+            tokio::select! {
+                _ended = async { tokio::join!(there, back) } => return,
+                _frozen = frozen.wait_for(|frozen| *frozen) => {}
+            }
+            // Both connections stay, and nothing passes.
+            let _dropped = frozen.wait_for(|frozen| !*frozen).await;
+        });
+        Self {
+            address,
+            passed_n,
+            freeze,
+        }
+    }
+
+    async fn welcomed(&self, sessions: &mut Sessions, nonce: u64) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        let mut client = Client::call(endpoint, register(nonce)).await.unwrap();
+        assert!(matches!(client.hear().await, Some(What::Welcome(_))));
+        assert!(matches!(news(sessions).await, News::Registered(..)));
+        client
+    }
+}
+
+fn large(bytes_n: usize) -> From {
+    let node = streamforge_core::ids::OperatorUid("node".to_owned());
+    let progress = Progress {
+        held_back_by: BTreeMap::from([(node, "x".repeat(bytes_n))]),
+        ..Progress::default()
+    };
+    From::Event(to_event(stamp(), Event::Progress(Box::new(progress))))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_message_that_takes_longer_than_the_longest_silence_is_no_silence() {
+    let timeout = Duration::from_secs(1);
+    let terms = Terms { timeout, ..terms() };
+    let mut sessions = Sessions::listen(SessionsConfig { terms, ..config() }).unwrap();
+    let network = Network::to(&sessions, Duration::from_millis(40)).await;
+    let client = network.welcomed(&mut sessions, 1).await;
+
+    let began = tokio::time::Instant::now();
+    client.say(large(6 << 20)).await;
+
+    let mut heard_n = 0;
+    let said = loop {
+        match sessions.recv().await.unwrap() {
+            News::Heard(_) => heard_n += 1,
+            other => break other,
+        }
+    };
+    assert!(matches!(said, News::Said(..)), "{said:?}");
+    assert!(began.elapsed() > timeout * 3, "{:?}", began.elapsed());
+    // The coordinator counts silence, too.
+    assert!(heard_n > 10, "{heard_n}");
+    let over = news(&mut sessions).await;
+    assert!(lost(&over).contains("nothing for 1000 ms"), "{over:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_with_a_large_message_is_not_silent_and_one_frozen_then_is() {
+    let timeout = Duration::from_secs(2);
+    let terms = Terms { timeout, ..terms() };
+    let mut sessions = Sessions::listen(SessionsConfig { terms, ..config() }).unwrap();
+    let mut slow = Vec::new();
+    for nonce in 1..=2 {
+        let network = Network::to(&sessions, Duration::from_millis(100)).await;
+        let client = network.welcomed(&mut sessions, nonce).await;
+        client.say(large(16 << 20)).await;
+        slow.push((network, client));
+    }
+    let network = Network::to(&sessions, Duration::ZERO).await;
+    let client = network.welcomed(&mut sessions, 3).await;
+    let both_have_places = || {
+        let passed = slow.iter().map(|(network, _)| &network.passed_n);
+        passed
+            .into_iter()
+            .all(|n| n.load(Ordering::Relaxed) > 2 << 20)
+    };
+    while !both_have_places() {
+        let heard = sessions.recv().await.unwrap();
+        assert!(matches!(&heard, News::Heard(_)), "{heard:?}");
+        // It has heartbeats until it has something large to say.
+        client.say(From::Heartbeat(v1::Heartbeat {})).await;
+    }
+
+    client.say(large(3 << 20)).await;
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < timeout * 3 / 2 {
+        let heard = sessions.recv().await.unwrap();
+        assert!(matches!(&heard, News::Heard(_)), "{heard:?}");
+    }
+    network.freeze.send_replace(true);
+
+    let over = news(&mut sessions).await;
+    assert!(lost(&over).contains("broke"), "{over:?}");
+    assert!(matches!(over, News::Lost(who, _) if who == id(3)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

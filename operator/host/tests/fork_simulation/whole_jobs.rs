@@ -20,8 +20,8 @@ use crate::world::Rng;
 fn config(rewind_to: Option<CheckpointId>) -> JobConfig {
     JobConfig {
         new_job: None,
-        graph: graph(),
-        document: "doc".to_owned(),
+        graph: graph().into(),
+        document: "doc".into(),
         parallelism: 2,
         checkpoint: CheckpointPolicy {
             interval_ms: 15,
@@ -36,6 +36,7 @@ fn config(rewind_to: Option<CheckpointId>) -> JobConfig {
         address: "here".to_owned(),
         rewind_to,
         restore_from: None,
+        drop_state: false,
     }
 }
 
@@ -98,6 +99,7 @@ impl Rig {
                 checkpoint: Some(id),
                 unpublished_n: 0,
                 note: None,
+                savepoint_failed: None,
             } => (rig, id),
             other => panic!("{other:?}"),
         }

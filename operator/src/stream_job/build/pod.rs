@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
-use streamforge_crds::v1alpha1::{LogLevel, PullPolicy};
+use streamforge_crds::v1alpha1::{LogFormat, LogLevel, PullPolicy};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{merge, metadata};
@@ -69,6 +69,10 @@ pub struct KeptPods {
     pub hash: String,
     /// The template.
     pub template: PodTemplateSpec,
+    /// That both were written by an operator, for this job: they are kept where others may write who may make
+    /// no pods.
+    #[serde(default)]
+    seal: String,
 }
 
 impl KeptPods {
@@ -77,12 +81,30 @@ impl KeptPods {
     pub fn of(desired: &Desired, settings: &Settings, kept: Option<&Self>) -> Self {
         let hash = pods_hash(desired, settings);
         match kept {
-            Some(kept) if kept.hash == hash => kept.clone(),
-            _ => Self {
-                hash,
-                template: template(desired, settings),
-            },
+            Some(kept) if kept.hash == hash && kept.is_ours(desired, settings) => kept.clone(),
+            _ => Self::built(desired, settings, hash),
         }
+    }
+
+    fn built(desired: &Desired, settings: &Settings, hash: String) -> Self {
+        let mut built = Self {
+            hash,
+            template: template(desired, settings),
+            seal: String::new(),
+        };
+        built.seal = settings.seal.seal(&built.sealed(desired));
+        built
+    }
+
+    fn is_ours(&self, desired: &Desired, settings: &Settings) -> bool {
+        settings.seal.is_of(&self.sealed(desired), &self.seal)
+    }
+
+    /// What is sealed.
+    fn sealed(&self, desired: &Desired) -> String {
+        let parts = (desired.identity.uid.as_str(), &self.hash, &self.template);
+        let parts = serde_json::to_value(parts).expect("a pod template has texts as keys");
+        hash::canonical(&parts).to_string()
     }
 
     /// For the ConfigMap that keeps them.
@@ -188,7 +210,7 @@ fn container(desired: &Desired, settings: &Settings) -> Container {
         image_pull_policy: Some(pull_policy(pods.image_pull_policy).to_owned()),
         command: Some(vec!["/bin/streamforge-taskmanager".to_owned()]),
         args: Some(arguments(desired, settings)),
-        env: Some(env(pods.log_level)),
+        env: Some(env(pods)),
         ports: Some(ports()),
         readiness_probe: Some(probe("/readyz", 1)),
         liveness_probe: Some(probe("/livez", 5)),
@@ -237,7 +259,7 @@ fn arguments(desired: &Desired, settings: &Settings) -> Vec<String> {
     ]
 }
 
-fn env(level: LogLevel) -> Vec<EnvVar> {
+fn env(pods: &PodSettings) -> Vec<EnvVar> {
     let from_field = |name: &str, path: &str| EnvVar {
         name: name.to_owned(),
         value: None,
@@ -249,21 +271,20 @@ fn env(level: LogLevel) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
     };
+    let is = |name: &str, value: &str| EnvVar {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        value_from: None,
+    };
     let [name, ip, tmp] = OWN_ENV;
     vec![
         from_field(name, "metadata.name"),
         from_field(ip, "status.podIP"),
         // What is too large for memory while it waits to be uploaded; the root is read-only.
-        EnvVar {
-            name: tmp.to_owned(),
-            value: Some(DATA.to_owned()),
-            value_from: None,
-        },
-        EnvVar {
-            name: "RUST_LOG".to_owned(),
-            value: Some(log_filter(level).to_owned()),
-            value_from: None,
-        },
+        is(tmp, DATA),
+        is("RUST_LOG", log_filter(pods.log_level)),
+        // A variable and no argument: an image of another version may not know it.
+        is("STREAMFORGE_LOG_FORMAT", log_format(pods.log_format)),
     ]
 }
 
@@ -274,6 +295,13 @@ fn log_filter(level: LogLevel) -> &'static str {
         LogLevel::Info => "info",
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
+    }
+}
+
+fn log_format(format: Option<LogFormat>) -> &'static str {
+    match format {
+        Some(LogFormat::Text) => "text",
+        Some(LogFormat::Json) | None => "json",
     }
 }
 

@@ -94,6 +94,7 @@ fn built_container() -> Value {
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "TMPDIR", "value": "/var/lib/streamforge"},
             {"name": "RUST_LOG", "value": "info"},
+            {"name": "STREAMFORGE_LOG_FORMAT", "value": "json"},
         ],
         "ports": [
             {"name": "exchange", "containerPort": 7101, "protocol": "TCP"},
@@ -290,6 +291,52 @@ fn operator_of_another_version_leaves_the_pods_as_they_are() {
     );
 }
 
+/// Whoever may write ConfigMaps, but make no pods, gets none by the operator.
+#[test]
+fn kept_pods_that_somebody_else_wrote_are_built_anew() {
+    let settings = settings();
+    let desired = validate(&job(), &settings).unwrap();
+    let built = KeptPods::of(&desired, &settings, None);
+    let of = |kept: &KeptPods| KeptPods::of(&desired, &settings, Some(kept));
+    let image = |pods: &KeptPods| {
+        pods.template.spec.as_ref().unwrap().containers[0]
+            .image
+            .clone()
+    };
+    let read = |edit: &dyn Fn(&mut Value)| {
+        let mut written: Value = serde_json::from_str(&built.text()).unwrap();
+        edit(&mut written);
+        KeptPods::read(&written.to_string()).unwrap()
+    };
+    // By an operator of another version.
+    let older = Settings {
+        task_manager_image: "localhost/streamforge-taskmanager:0.0.9".to_owned(),
+        ..settings.clone()
+    };
+    let older = KeptPods::of(&desired, &older, None);
+    assert_eq!(of(&KeptPods::read(&older.text()).unwrap()), older);
+
+    let theirs = read(&|kept| kept["template"]["spec"]["containers"][0]["image"] = json!("theirs"));
+    assert_eq!(image(&theirs).as_deref(), Some("theirs"));
+    assert_eq!(of(&theirs), built);
+    let unsealed = read(&|kept| drop(kept.as_object_mut().unwrap().remove("seal")));
+    assert_eq!(of(&unsealed), built);
+    // Nor are those of another job, or of another authority, taken for it.
+    let other = with_metadata(
+        &job(),
+        "/uid",
+        json!("5f7f0e0b-0c5e-4f2e-8f5d-7d1f5a1f0c55"),
+    );
+    let mut moved = KeptPods::of(&validate(&other, &settings).unwrap(), &settings, None);
+    moved.hash.clone_from(&built.hash);
+    assert_eq!(of(&moved), built);
+    let stranger = Settings {
+        seal: crate::seal::Seal::of(b"another key"),
+        ..settings.clone()
+    };
+    assert_eq!(of(&KeptPods::of(&desired, &stranger, None)), built);
+}
+
 #[test]
 fn restart_annotation_changes_the_pods_and_nothing_else() {
     let restarted = with_metadata(
@@ -352,7 +399,7 @@ fn pod_template_is_merged_by_name_and_ours_stays() {
     );
     let env = at("/spec/containers/0/env");
     assert_eq!(env[3], json!({"name": "RUST_LOG", "value": "debug"}));
-    assert_eq!(env[4], json!({"name": "A", "value": "1"}));
+    assert_eq!(env[5], json!({"name": "A", "value": "1"}));
     let mounts = at("/spec/containers/0/volumeMounts");
     assert_eq!(
         mounts.as_array().unwrap().last().unwrap()["mountPath"],
@@ -377,7 +424,11 @@ fn settings_of_the_task_manager_reach_the_pods() {
             "terminationGracePeriod": "1m500ms", "resources": {"limits": {"memory": "1Gi"}},
         }),
     );
-    let job = with(&job, "/logging/level", json!("debug"));
+    let job = with(
+        &job,
+        "/logging",
+        json!({"level": "debug", "format": "Text"}),
+    );
     let children = children(&job);
     let (template, container) = (template(&children), container(&children));
 
@@ -387,6 +438,7 @@ fn settings_of_the_task_manager_reach_the_pods() {
     assert_eq!(container["args"][4], "--slots=4");
     assert_eq!(container["resources"], json!({"limits": {"memory": "1Gi"}}));
     assert_eq!(container["env"][3]["value"], "debug");
+    assert_eq!(container["env"][4]["value"], "text");
     assert_eq!(template["spec"]["serviceAccountName"], "irsa");
     assert_eq!(template["spec"]["terminationGracePeriodSeconds"], 61);
 }

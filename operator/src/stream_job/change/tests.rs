@@ -119,7 +119,8 @@ fn table() -> Vec<(&'static str, Value, Class)> {
         ("taskManager.terminationGracePeriod", json!("1m"), Pods),
         ("ttlAfterFinished", json!("1h"), None),
         ("logging.level", json!("debug"), Pods),
-        ("logging.format", json!("Text"), None),
+        ("logging.format", json!("Text"), Pods),
+        ("logging.format", json!("Json"), None),
     ]
 }
 
@@ -267,9 +268,9 @@ fn upgrade_says_what_differs_and_what_state_it_drops() {
             .to_vec(),
             dropped: vec![Dropped {
                 uid: "per_user".to_owned(),
-                reason:
-                    "the aggregate with uid \"per_user\" is gone, and its state would be dropped"
-                        .to_owned(),
+                reason: "the aggregate with uid \"per_user\" is gone, and its state would be dropped; if \
+                         \"per_visitor\" is the same by another name, give that one `uid: per_user`"
+                    .to_owned(),
             }],
             moves_store: false,
             key_groups: None,

@@ -2,24 +2,50 @@
 //!
 //! Owns: when they are written, how many pods there are to be, and pods that cannot start.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams, ObjectMeta};
-use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use kube::api::{DeleteParams, ObjectMeta};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::Serialize;
 
-use super::{APPLY_AGAIN, Pass};
+use super::{LOOK_AGAIN_SOON, PAUSE, Pass};
 use crate::apply::{apply, apply_set, is_free, is_gone};
 use crate::certificates::Leaf;
-use crate::events;
+use crate::children::{Kind, Seen, SetStatus};
 use crate::record::State;
 use crate::stream_job::error::{Error, api};
 use crate::stream_job::report::Trouble;
 use crate::stream_job::validate::Desired;
 use crate::stream_job::{build, keep, pods};
+use crate::{events, hash};
+
+/// How often the certificate of pods is looked at, which nobody tells of.
+const CERTIFY_EVERY: Duration = Duration::from_secs(3_600);
+
+/// The same while pods are missing, at first and at last.
+const CERTIFY_SOON: Duration = Duration::from_secs(10);
+const CERTIFY_SELDOM: Duration = Duration::from_secs(640);
+
+/// A child as it was applied.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// Hash of what was applied.
+    pub hash: String,
+    /// What the server made of it.
+    pub seen: Seen,
+}
+
+impl Applied {
+    /// Whether it must be applied again; `seen` is what is there now.
+    fn is_due(&self, kind: Kind, hash: &str, seen: Option<&Seen>) -> bool {
+        self.hash != hash || seen.is_none_or(|seen| !seen.is_as(&self.seen, kind))
+    }
+}
 
 impl Pass<'_> {
     /// Pods that the job needs now.
@@ -35,80 +61,124 @@ impl Pass<'_> {
         let runs = self.context.fleet.get(&self.uid);
         let runs = runs.map_or(0, |coordinator| coordinator.status.borrow().parallelism);
         let runs = i32::try_from(runs.div_ceil(current.pods.slots.max(1))).unwrap_or(i32::MAX);
-        // And come before they are needed.
-        let wanted = self.desired.as_ref().map_or(0, Desired::replicas);
+        // And come before they are needed. A document that was rolled back needs none, nor does one that waits
+        // for the end of a pause.
+        let wanted = self.desired.as_ref().ok();
+        let comes = self.rolled_back().is_none() && self.annotation(PAUSE).is_none();
+        let wanted = wanted.filter(|_| comes);
+        let wanted = wanted.map_or(0, |desired| desired.replicas());
         current.replicas().max(wanted).max(runs)
     }
 
     pub(super) async fn apply_children(&mut self) -> Result<(), Error> {
-        let (Some(Ok(current)), Some(record)) = (self.current(), &self.record) else {
+        let (Some(Ok(current)), Some(record)) = (self.current(), self.record.clone()) else {
             return Ok(());
         };
-        let client = &self.context.client;
-        let certificate = self.certificate(&current).await?;
+        let replicas = self.replicas(&current);
+        self.pods.desired = replicas;
+        self.look_at_set(current.identity.names.task_managers().as_str());
+        self.renew_certificate(&current).await?;
         let mut children = build::build(&build::Request {
             desired: &current,
             settings: &self.context.settings,
             kept: self.kept.as_ref(),
-            replicas: self.replicas(&current),
-            certificate: certificate.as_ref(),
+            replicas,
+            certificate: None,
         });
-        keep::add(&mut children.document, record);
-        let hash = hash_of(&children);
-        self.pods.desired = self.replicas(&current);
-        let set_name = children.stateful_set.name_any();
-        let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &self.namespace());
-        let set = sets.get_opt(&set_name).await;
-        let set = set.map_err(api("read the StatefulSet"))?;
-        let generation = set.as_ref().and_then(|set| set.metadata.generation);
-        let status = set.as_ref().and_then(|set| set.status.as_ref());
-        self.pods.ready = status.and_then(|status| status.ready_replicas).unwrap_or(0);
-        self.replaces_pods = status.is_some_and(|it| it.update_revision != it.current_revision);
-        let applied = self
-            .memory
-            .applied
-            .take()
-            .filter(|(applied, ..)| *applied == hash);
-        let drifted = applied
-            .as_ref()
-            .is_some_and(|(_, of, _)| generation != Some(*of));
-        if let Some((applied, of, at)) = applied
-            && !drifted
-            && at.elapsed() < APPLY_AGAIN
+        let document = children.document.clone();
+        keep::add(&mut children.document, &record);
+        if self.is_due(Kind::ConfigMap, &children.document)
+            && !self.write_map(document, record).await?
         {
-            self.memory.applied = Some((applied, of, at));
-            return self.look_at_pods(set.as_ref(), &current).await;
+            self.look_within = LOOK_AGAIN_SOON;
         }
-        apply(client, &children.document)
-            .await
-            .map_err(api("apply the ConfigMap"))?;
-        apply(client, &children.service_account)
-            .await
-            .map_err(api("apply the ServiceAccount"))?;
-        apply(client, &children.service)
-            .await
-            .map_err(api("apply the Service"))?;
-        apply(client, &children.network_policy)
-            .await
-            .map_err(api("apply the NetworkPolicy"))?;
-        apply(client, &children.disruption_budget)
-            .await
-            .map_err(api("apply the PodDisruptionBudget"))?;
+        self.put(Kind::ServiceAccount, &children.service_account)
+            .await?;
+        self.put(Kind::Service, &children.service).await?;
+        self.put(Kind::NetworkPolicy, &children.network_policy)
+            .await?;
+        self.put(Kind::PodDisruptionBudget, &children.disruption_budget)
+            .await?;
+        self.put(Kind::StatefulSet, &children.stateful_set).await?;
+        self.look_at_pods(&current).await
+    }
+
+    /// All that is done of children during a pause: they are looked at, and pods that are left alone must not
+    /// be left without a certificate that holds.
+    pub(super) async fn look_at_children(&mut self) -> Result<(), Error> {
+        let Some(Ok(current)) = self.current() else {
+            return Ok(());
+        };
+        self.pods.desired = self.replicas(&current);
+        self.look_at_set(current.identity.names.task_managers().as_str());
+        self.renew_certificate(&current).await
+    }
+
+    async fn renew_certificate(&mut self, current: &Desired) -> Result<(), Error> {
+        let Some(certificate) = self.certificate(current).await? else {
+            return Ok(());
+        };
+        let children = build::build(&build::Request {
+            desired: current,
+            settings: &self.context.settings,
+            kept: self.kept.as_ref(),
+            replicas: 0,
+            certificate: Some(&certificate),
+        });
         if let Some(tls) = &children.tls {
-            apply(client, &tls.0)
-                .await
+            let applied = apply(&self.context.client, &tls.0).await;
+            // It is looked at again if it could not be applied.
+            applied
+                .inspect_err(|_| self.memory.certified = None)
                 .map_err(api("apply the Secret"))?;
         }
-        let set = apply_set(client, &children.stateful_set).await;
-        let set = set.map_err(api("apply the StatefulSet"))?;
-        let generation_now = set.metadata.generation.unwrap_or_default();
-        if drifted && generation != Some(generation_now) {
-            let name = set.name_any();
-            let repaired = events::drift_repaired("StatefulSet", &name, None, &["spec".to_owned()]);
-            self.tell(repaired).await;
+        Ok(())
+    }
+
+    /// Applies a child, if it is not there as it was applied last.
+    async fn put<K: Child>(&mut self, kind: Kind, object: &K) -> Result<(), Error> {
+        if !self.is_due(kind, object) {
+            return Ok(());
         }
-        self.memory.applied = Some((hash, generation_now, Instant::now()));
-        self.look_at_pods(Some(&set), &current).await
+        let (hash, name) = (hash::of(object), object.name_any());
+        let seen = self.context.children.get(kind, &self.namespace(), &name);
+        let applied = K::apply(&self.context.client, object).await;
+        let applied = applied.map_err(|source| Error::Apply {
+            kind: kind.name(),
+            source,
+        })?;
+        let now = Seen::of(applied.meta(), SetStatus::default());
+        let before = self.memory.applied.get(&kind);
+        // What was to be changed anyway is no drift.
+        if let Some(before) = before.filter(|before| before.hash == hash).cloned() {
+            self.tell_of_drift(kind, &name, seen.as_ref(), (&before.seen, &now), object)
+                .await;
+        }
+        self.memory
+            .applied
+            .insert(kind, Applied { hash, seen: now });
+        Ok(())
+    }
+
+    /// Whether a child must be applied: it is to be another, or is not as it was applied.
+    fn is_due<K: Child>(&self, kind: Kind, object: &K) -> bool {
+        let seen = self
+            .context
+            .children
+            .get(kind, &self.namespace(), &object.name_any());
+        let applied = self.memory.applied.get(&kind);
+        applied.is_none_or(|applied| applied.is_due(kind, &hash::of(object), seen.as_ref()))
+    }
+
+    fn look_at_set(&mut self, name: &str) {
+        let set = self
+            .context
+            .children
+            .get(Kind::StatefulSet, &self.namespace(), name);
+        let set = set.map(|seen| seen.set).unwrap_or_default();
+        self.pods.ready = set.ready;
+        self.replaces_pods = set.replaces_pods;
+        self.update_revision = set.update_revision;
     }
 
     /// Before anything is applied for the first time: what is somebody else's stays so.
@@ -132,61 +202,56 @@ impl Pass<'_> {
             },
             ..Secret::default()
         };
-        let found = [
-            (
-                "ConfigMap",
-                children.document.name_any(),
-                is_free(client, &children.document, job).await,
-            ),
-            (
-                "Secret",
-                secret.name_any(),
-                is_free(client, &secret, job).await,
-            ),
-            (
-                "StatefulSet",
-                children.stateful_set.name_any(),
-                is_free(client, &children.stateful_set, job).await,
-            ),
-            (
-                "Service",
-                children.service.name_any(),
-                is_free(client, &children.service, job).await,
-            ),
-            (
-                "ServiceAccount",
-                children.service_account.name_any(),
-                is_free(client, &children.service_account, job).await,
-            ),
-        ];
-        for (kind, name, free) in found {
-            if !free.map_err(api("read the owner of a child"))? {
-                return Err(Error::NotOurs { kind, name });
-            }
+        let ours = |kind: Kind, name: &str| {
+            let seen = self.context.children.get(kind, &self.namespace(), name);
+            seen.and_then(|seen| seen.job) == Some(job.name_any())
+        };
+        let taken = |kind: &'static str, name: String| Err(Error::NotOurs { kind, name });
+        let reading = api("read the owner of a child");
+        // What is ours is watched; what is somebody else's is not.
+        macro_rules! check {
+            ($kind:ident, $object:expr) => {
+                let name = $object.name_any();
+                if !ours(Kind::$kind, &name)
+                    && !is_free(client, $object, job).await.map_err(&reading)?
+                {
+                    return taken(stringify!($kind), name);
+                }
+            };
+        }
+        check!(ConfigMap, &children.document);
+        check!(StatefulSet, &children.stateful_set);
+        check!(Service, &children.service);
+        check!(ServiceAccount, &children.service_account);
+        check!(NetworkPolicy, &children.network_policy);
+        check!(PodDisruptionBudget, &children.disruption_budget);
+        if !is_free(client, &secret, job).await.map_err(&reading)? {
+            return taken("Secret", secret.name_any());
         }
         self.memory.names_are_free = true;
         Ok(())
     }
 
     /// Finds pods that cannot start; those that are in the way of better ones are deleted.
-    async fn look_at_pods(
-        &mut self,
-        set: Option<&StatefulSet>,
-        current: &Desired,
-    ) -> Result<(), Error> {
-        let status = set.and_then(|set| set.status.as_ref());
+    async fn look_at_pods(&mut self, current: &Desired) -> Result<(), Error> {
         self.memory.sick = None;
         if self.pods.ready >= self.pods.desired {
             return Ok(());
         }
-        let revision = status.and_then(|status| status.update_revision.as_deref());
-        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &self.namespace());
-        let ours = ListParams::default().labels(&current.identity.names.selector_text());
-        let listed = pods.list(&ours).await.map_err(api("list pods"))?;
-        for pod in listed
+        let namespace = self.namespace();
+        let label = current.identity.names.label();
+        let listed = self.context.children.pods(&namespace, label.as_str());
+        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &namespace);
+        let now = Timestamp::now();
+        for (pod, at) in listed
             .iter()
-            .filter(|pod| pods::is_left_behind(pod, Timestamp::now()))
+            .filter_map(|pod| Some((pod, pods::left_behind_at(pod)?)))
         {
+            if at > now {
+                let wait = now.duration_until(at).unsigned_abs() + Duration::from_millis(100);
+                self.look_within = self.look_within.min(wait);
+                continue;
+            }
             // Its node does not say so, and what the pod may still do is fenced (C5, X2).
             let name = pod.name_any();
             let params = DeleteParams::default().grace_period(0);
@@ -198,6 +263,7 @@ impl Pass<'_> {
             }
             self.tell(events::lost_pod_deleted(&name)).await;
         }
+        let revision = self.update_revision.as_deref();
         for sick in listed.iter().filter_map(|pod| pods::sick(pod, revision)) {
             if sick.is_in_the_way {
                 let deleted = pods.delete(&sick.name, &DeleteParams::default()).await;
@@ -219,13 +285,32 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// A new certificate for the pods, if the one that they have is due.
-    async fn certificate(&self, current: &Desired) -> Result<Option<Leaf>, Error> {
+    /// A new certificate for the pods, if the one that they have is due. The Secret may not be watched, so it
+    /// is looked at now and then: more often while pods are missing, which may be for its lack.
+    async fn certificate(&mut self, current: &Desired) -> Result<Option<Leaf>, Error> {
+        let are_ready = self.pods.ready >= self.pods.desired;
+        let looked_n = match self.memory.certified {
+            Some((at, looked_n)) => {
+                let (wait, looked_n) = if are_ready {
+                    (CERTIFY_EVERY, 0)
+                } else {
+                    (look_again(looked_n), looked_n)
+                };
+                self.memory.certified = Some((at, looked_n));
+                if let Some(left) = wait.checked_sub(at.elapsed()) {
+                    self.look_within = self.look_within.min(left.max(LOOK_AGAIN_SOON));
+                    return Ok(None);
+                }
+                looked_n + 1
+            }
+            None => 0,
+        };
         let identity = &current.identity;
         let secrets: Api<Secret> =
             Api::namespaced(self.context.client.clone(), &identity.namespace);
         let secret = secrets.get_opt(identity.names.tls().as_str()).await;
         let secret = secret.map_err(api("read the Secret of certificates"))?;
+        self.memory.certified = Some((Instant::now(), looked_n));
         let data = secret.and_then(|secret| secret.data).unwrap_or_default();
         let text = |key: &str| {
             let value = data.get(key).map(|value| value.0.clone());
@@ -247,24 +332,145 @@ impl Pass<'_> {
     }
 }
 
-/// All that is applied, as one number.
-fn hash_of(children: &build::Children) -> String {
-    let build::Children {
-        document,
-        service_account,
-        tls,
-        service,
-        disruption_budget,
-        network_policy,
-        stateful_set,
-    } = children;
-    crate::hash::of(&json!([
-        document,
-        service_account,
-        tls.as_ref().map(|tls| &tls.0),
-        service,
-        disruption_budget,
-        network_policy,
-        stateful_set,
-    ]))
+/// After how long the certificate is looked at again while pods are missing.
+fn look_again(looked_n: u32) -> Duration {
+    CERTIFY_SOON
+        .saturating_mul(1 << looked_n.min(6))
+        .min(CERTIFY_SELDOM)
+}
+
+/// What is applied by [`Pass::put`].
+trait Child: Resource<DynamicType = ()> + Serialize + Sized {
+    /// Server-side.
+    fn apply(
+        client: &Client,
+        object: &Self,
+    ) -> impl Future<Output = Result<Self, kube::Error>> + Send;
+}
+
+macro_rules! children {
+    ($($kind:ty),*) => {$(
+        impl Child for $kind {
+            async fn apply(client: &Client, object: &Self) -> Result<Self, kube::Error> {
+                apply(client, object).await
+            }
+        }
+    )*};
+}
+
+children!(
+    ConfigMap,
+    ServiceAccount,
+    Service,
+    NetworkPolicy,
+    PodDisruptionBudget
+);
+
+impl Child for StatefulSet {
+    async fn apply(client: &Client, object: &Self) -> Result<Self, kube::Error> {
+        apply_set(client, object).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(version: u64, generation: i64) -> Seen {
+        Seen {
+            uid: "uid-1".to_owned(),
+            version,
+            generation: Some(generation),
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn child_is_applied_when_it_is_to_be_another_or_was_changed_and_else_never() {
+        let applied = Applied {
+            hash: "a".to_owned(),
+            seen: seen(10, 1),
+        };
+        let relabelled = Seen {
+            meta: "other".to_owned(),
+            ..seen(12, 1)
+        };
+        let made_by_others = Seen {
+            uid: "uid-2".to_owned(),
+            ..seen(12, 1)
+        };
+        for (kind, hash, now, due) in [
+            (Kind::Service, "a", Some(seen(10, 1)), false),
+            (Kind::Service, "b", Some(seen(10, 1)), true),
+            // Older than what was applied: that is on its way.
+            (Kind::Service, "a", Some(seen(9, 1)), false),
+            (Kind::Service, "a", Some(seen(11, 1)), true),
+            (Kind::Service, "a", None, true),
+            // Others write the status of these, and that is none of our business.
+            (Kind::StatefulSet, "a", Some(seen(11, 1)), false),
+            (Kind::StatefulSet, "a", Some(seen(11, 2)), true),
+            (Kind::PodDisruptionBudget, "a", Some(relabelled), true),
+            (Kind::NetworkPolicy, "a", Some(made_by_others), true),
+        ] {
+            assert_eq!(
+                applied.is_due(kind, hash, now.as_ref()),
+                due,
+                "{kind:?} {now:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn certificate_is_looked_at_soon_while_pods_are_missing_and_seldom_if_that_lasts() {
+        let waits: Vec<u64> = (0..9).map(|n| look_again(n).as_secs()).collect();
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 640, 640]);
+    }
+
+    #[tokio::test]
+    async fn child_of_any_kind_that_is_somebody_elses_is_left_alone_and_told() {
+        use crate::stream_job::testing::{api_server, context, job, with_metadata};
+
+        let folder = tempfile::tempdir().unwrap();
+        let finalizers = serde_json::json!(["streamforge.io/checkpoints"]);
+        let job = with_metadata(&job(), "/finalizers", finalizers);
+        for (kind, theirs) in [
+            (
+                "ConfigMap",
+                "/api/v1/namespaces/team/configmaps/clicks-document",
+            ),
+            (
+                "StatefulSet",
+                "/apis/apps/v1/namespaces/team/statefulsets/clicks-tm",
+            ),
+            ("Service", "/api/v1/namespaces/team/services/clicks-tm"),
+            (
+                "ServiceAccount",
+                "/api/v1/namespaces/team/serviceaccounts/clicks-tm",
+            ),
+            (
+                "NetworkPolicy",
+                "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies/clicks-tm",
+            ),
+            (
+                "PodDisruptionBudget",
+                "/apis/policy/v1/namespaces/team/poddisruptionbudgets/clicks-tm",
+            ),
+            ("Secret", "/api/v1/namespaces/team/secrets/clicks-tls"),
+        ] {
+            let (client, asked) = api_server(move |what| {
+                let is_it = what.strip_prefix("GET ") == Some(theirs);
+                is_it.then(|| serde_json::json!({"metadata": {"name": "theirs"}}))
+            });
+            let context = context(client, folder.path());
+
+            let passed = super::super::over(&job, &context).await;
+
+            let told = passed.unwrap_err().to_string();
+            assert!(
+                told.starts_with(&format!("{kind} clicks-")),
+                "{kind}: {told}"
+            );
+            assert_eq!(asked.count(&format!("PATCH {theirs}")), 0, "{kind}");
+        }
+    }
 }

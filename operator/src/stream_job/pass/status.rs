@@ -5,19 +5,22 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
-use streamforge_crds::v1alpha1::StreamJob;
+use streamforge_crds::v1alpha1::{JobStatus, StreamJob};
 use streamforge_host::Phase as Doing;
 
 use super::{PAUSE, Pass};
 use crate::apply::STATUS_MANAGER;
-use crate::record::State;
+use crate::record::{Lived, Record, State};
+use crate::recorder::Recorder;
 use crate::stream_job::error::{Error, api, chain};
 use crate::stream_job::report::{self, Known, Phase, Refusal, Trouble};
 use crate::stream_job::validate::{Desired, Problem};
 use crate::{events, stores};
+
+/// How long an event may take to be written: whoever writes it has better things to do.
+const PUBLISH_WITHIN: Duration = Duration::from_secs(5);
 
 impl Pass<'_> {
     pub(super) async fn tell(&self, event: events::Event) {
@@ -36,8 +39,10 @@ impl Pass<'_> {
                 self.memory.broken_n = 0;
             }
         }
-        let (phase, doing) = self.phase(current.as_ref(), status.as_ref().map(|it| it.phase));
+        let (phase, doing) = self.phase(current.as_deref(), status.as_ref().map(|it| it.phase));
         phase.name().clone_into(&mut self.memory.phase);
+        let unreadable = self.unreadable();
+        let doing = doing.or_else(|| unreadable.as_ref().map(|(_, why)| why.clone()));
         let rolled_back = self.rolled_back();
         let refused = match &self.desired {
             Err((refusal, problems)) => Some((*refusal, &problems[..])),
@@ -45,13 +50,20 @@ impl Pass<'_> {
                 .as_ref()
                 .map(|problem| (Refusal::RolledBack, std::slice::from_ref(problem))),
         };
-        let trouble = self.memory.trouble.as_ref().or(self.memory.sick.as_ref());
+        let stop_failed = self.memory.stop_failed.clone();
+        let stop_failed = stop_failed.map(|reason| (Trouble::SavepointFails, reason));
+        let trouble = self.memory.trouble.as_ref();
+        let trouble = trouble.or(self.memory.start_failed.as_ref());
+        let trouble = trouble.or(unreadable.as_ref());
+        let trouble = trouble.or(stop_failed.as_ref());
+        let trouble = trouble.or(self.memory.sick.as_ref());
+        let lived = self.lived();
         let new = report::report(
             self.job,
             &Known {
                 phase,
                 doing: doing.as_deref(),
-                desired: current.as_ref(),
+                desired: current.as_deref(),
                 coordinator: status.as_ref(),
                 pace: self.memory.pace,
                 before: self.memory.before,
@@ -59,7 +71,7 @@ impl Pass<'_> {
                 replaces_pods: self.replaces_pods,
                 refused,
                 trouble: trouble.map(|(trouble, message)| (*trouble, &message[..])),
-                failure: None,
+                lived: &lived,
                 paused: self.annotation(PAUSE).is_some(),
                 now,
             },
@@ -71,19 +83,7 @@ impl Pass<'_> {
         if !report::is_worth_writing(self.job.status.as_ref(), &new, since) {
             return Ok(());
         }
-        let api_version = StreamJob::api_version(&());
-        let kind = StreamJob::kind(&());
-        let patch = json!({
-            "apiVersion": api_version, "kind": kind,
-            "metadata": {"name": self.job.name_any(), "uid": self.uid},
-            "status": new,
-        });
-        let jobs: Api<StreamJob> = Api::namespaced(self.context.client.clone(), &self.namespace());
-        let params = PatchParams::apply(STATUS_MANAGER).force();
-        let written = jobs
-            .patch_status(&self.job.name_any(), &params, &Patch::Apply(&patch))
-            .await;
-        written.map_err(api("write the status"))?;
+        self.write_status(&new).await?;
         self.memory.reported = Some(Instant::now());
         for event in events::of_transition(self.job.status.as_ref(), &new) {
             self.tell(event).await;
@@ -91,16 +91,55 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn rolled_back(&self) -> Option<Problem> {
-        let refused = self.record.as_ref()?.refused.as_ref()?;
-        let is_newest = Some(refused.generation) == self.job.metadata.generation;
-        is_newest.then(|| {
-            Problem::new(
-                "spec",
-                refused.reason.clone(),
-                "edit it, or go back to what runs",
-            )
-        })
+    async fn write_status(&self, status: &JobStatus) -> Result<(), Error> {
+        let (api_version, kind) = (StreamJob::api_version(&()), StreamJob::kind(&()));
+        let patch = json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": {"name": self.job.name_any(), "uid": self.uid},
+            "status": status,
+        });
+        let jobs: Api<StreamJob> = Api::namespaced(self.context.client.clone(), &self.namespace());
+        let params = PatchParams::apply(STATUS_MANAGER).force();
+        let name = self.job.name_any();
+        let written = jobs
+            .patch_status(&name, &params, &Patch::Apply(&patch))
+            .await;
+        written.map(drop).map_err(api("write the status"))
+    }
+
+    /// Writes what must not be lost with the record, if the status does not say so already.
+    pub(super) async fn keep_lived(&self, record: &Record) -> Result<(), Error> {
+        let before = self.job.status.clone().unwrap_or_default();
+        let mut status = before.clone();
+        report::keep_lived(&mut status, &Lived::of(record));
+        if status == before {
+            return Ok(());
+        }
+        self.write_status(&status).await
+    }
+
+    /// Why nothing runs though it is to: what is on record cannot be read.
+    fn unreadable(&self) -> Option<(Trouble, String)> {
+        let record = self.record.as_ref()?;
+        let runs = self.context.fleet.get(&self.uid).is_some();
+        let Some(Err(problems)) = self.current() else {
+            return None;
+        };
+        let message = format!(
+            "the document of generation {}: {}",
+            record.generation,
+            report::listed(&problems)
+        );
+        let is_active = record.state == State::Active;
+        (is_active && !runs).then_some((Trouble::RecordUnreadable, message))
+    }
+
+    /// Why the newest document is not tried, if it was.
+    pub(super) fn rolled_back(&self) -> Option<Problem> {
+        let refused = self.lived().refused?;
+        let desired = self.desired.as_ref().ok()?;
+        (refused.plan == desired.document.attempt_hash())
+            .then(|| Problem::new("spec", refused.reason, "edit it, or go back to what runs"))
     }
 
     fn phase(&self, current: Option<&Desired>, doing: Option<Doing>) -> (Phase, Option<String>) {
@@ -119,19 +158,51 @@ impl Pass<'_> {
             }
             _ => false,
         };
-        let phase = match doing {
-            _ if self.desired.is_ok() && self.job.spec.suspend => Phase::Suspending,
-            _ if upgrades => Phase::Upgrading,
-            Some(Doing::Running | Doing::Finishing) => Phase::Running,
-            Some(Doing::Recovering) => Phase::Recovering,
-            _ if record.previous.is_some() => Phase::Upgrading,
-            // Rows flow while a new coordinator looks for its task managers (F1).
-            _ => match Phase::of(self.job.status.as_ref()) {
-                Some(before @ (Phase::Running | Phase::Recovering)) => before,
-                _ => Phase::Starting,
-            },
-        };
+        // Nothing is on its way during a pause, or until a stop that came to nothing is tried again.
+        let goes_on = self.annotation(PAUSE).is_none() && self.memory.until_stop().is_none();
+        let phase = of_active(&Active {
+            can_run: current.is_some() || doing.is_some(),
+            suspends: goes_on && self.desired.is_ok() && self.job.spec.suspend,
+            upgrades: goes_on && upgrades,
+            doing,
+            is_proving: record.previous.is_some(),
+            before: Phase::of(self.job.status.as_ref()),
+        });
         (phase, None)
+    }
+}
+
+/// What is known of a job that is to run.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    /// What is on record can be read, or is coordinated already.
+    can_run: bool,
+    /// It is to stop.
+    suspends: bool,
+    /// It is to go over to another document.
+    upgrades: bool,
+    /// What its coordinator does; none: there is none, or it says nothing yet.
+    doing: Option<Doing>,
+    /// There is a document to roll back to.
+    is_proving: bool,
+    /// What the status says.
+    before: Option<Phase>,
+}
+
+fn of_active(job: &Active) -> Phase {
+    match job.doing {
+        // Nobody looks after it, whatever its tasks do.
+        _ if !job.can_run => Phase::Starting,
+        _ if job.suspends => Phase::Suspending,
+        _ if job.upgrades => Phase::Upgrading,
+        Some(Doing::Running | Doing::Finishing) => Phase::Running,
+        Some(Doing::Recovering) => Phase::Recovering,
+        _ if job.is_proving => Phase::Upgrading,
+        // Rows flow while a new coordinator looks for its task managers (F1).
+        _ => match job.before {
+            Some(before @ (Phase::Running | Phase::Recovering)) => before,
+            _ => Phase::Starting,
+        },
     }
 }
 
@@ -142,18 +213,10 @@ pub(crate) async fn publish(
     event: events::Event,
 ) {
     let reason = event.reason;
-    let event = Event {
-        type_: match event.severity {
-            events::Severity::Normal => EventType::Normal,
-            events::Severity::Warning => EventType::Warning,
-        },
-        reason: reason.to_owned(),
-        note: Some(event.note),
-        action: event.action.to_owned(),
-        secondary: None,
-    };
-    if let Err(error) = recorder.publish(&event, regarding).await {
-        tracing::debug!(%error, reason, "event not taken");
+    match tokio::time::timeout(PUBLISH_WITHIN, recorder.publish(&event, regarding)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, reason, "event not taken"),
+        Err(_) => tracing::debug!(reason, "event not taken: no answer"),
     }
 }
 
@@ -167,8 +230,63 @@ pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
         Error::Api {
             source: kube::Error::Api(status),
             ..
+        }
+        | Error::Apply {
+            source: kube::Error::Api(status),
+            ..
         } if status.code == 403 => Trouble::NotAllowed,
-        Error::Api { .. } | Error::Certificate(_) | Error::Record { .. } => return None,
+        Error::Api { .. }
+        | Error::Apply { .. }
+        | Error::Stuck { .. }
+        | Error::Certificate(_)
+        | Error::Record { .. } => return None,
     };
     Some((kind, chain(error).to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_without_anybody_who_can_run_it_is_not_running_whatever_it_was_before() {
+        let known = Active {
+            can_run: true,
+            suspends: false,
+            upgrades: false,
+            doing: None,
+            is_proving: false,
+            before: Some(Phase::Running),
+        };
+        assert_eq!(of_active(&known), Phase::Running, "F1: rows flow");
+
+        let lost = Active {
+            can_run: false,
+            ..known
+        };
+        assert_eq!(of_active(&lost), Phase::Starting);
+    }
+
+    #[test]
+    fn job_runs_on_until_it_is_to_stop() {
+        let runs = Active {
+            can_run: true,
+            suspends: false,
+            upgrades: false,
+            doing: Some(Doing::Running),
+            is_proving: true,
+            before: None,
+        };
+        assert_eq!(of_active(&runs), Phase::Running);
+        let suspends = Active {
+            suspends: true,
+            ..runs
+        };
+        assert_eq!(of_active(&suspends), Phase::Suspending);
+        let upgrades = Active {
+            upgrades: true,
+            ..runs
+        };
+        assert_eq!(of_active(&upgrades), Phase::Upgrading);
+    }
 }

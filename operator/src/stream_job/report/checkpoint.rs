@@ -65,7 +65,8 @@ fn failed(failed: &host::FailedCheckpoint) -> FailedCheckpoint {
     }
 }
 
-fn time_of(ms: u64) -> String {
+/// A time as Kubernetes writes it; empty: none that it could write.
+pub(super) fn time_of(ms: u64) -> String {
     Timestamp::from_millisecond(signed(ms)).map_or_else(|_| String::new(), reason::time)
 }
 
@@ -107,6 +108,12 @@ pub(super) fn fresh(known: &Known<'_>, before: Option<&CheckpointStatus>) -> (Re
     let message = format!("checkpoint {} was completed at {}", newest.id, newest.time);
     if known.phase.is_at_rest() {
         return (reason::CHECKPOINT_LAST, message);
+    }
+    if known.desired.is_none() {
+        return (
+            reason::CHECKPOINT_NOT_RUNNING,
+            reason::CHECKPOINT_NOT_RUNNING.meaning.to_owned(),
+        );
     }
     if known.phase == Phase::Running && is_old(known, &newest.time) {
         return (reason::CHECKPOINT_OLD, message);

@@ -6,6 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::OperatorUid;
 use streamforge_core::job_graph::OperatorKind;
+use streamforge_core::messages::Lag;
 use streamforge_crds::v1alpha1::{LagStatus, WatermarkStatus};
 use streamforge_host::Status;
 
@@ -53,11 +54,13 @@ fn lowest(status: &Status) -> Option<(&OperatorUid, Watermark)> {
     known.min_by_key(|(_, watermark)| *watermark)
 }
 
-/// What holds it.
+/// What holds it: a sink that waits for its outside system, or a split of the lowest source.
 fn held_back_by(status: &Status) -> Option<String> {
-    let (uid, _) = lowest(status)?;
-    let split = status.held_back_by.get(uid)?;
-    Some(format!("{uid} {split}"))
+    let mut sinks = status.held_back_by.iter();
+    let sink = sinks.find(|(uid, _)| !status.read.contains_key(*uid));
+    let source = || lowest(status).and_then(|(uid, _)| status.held_back_by.get_key_value(uid));
+    let (uid, by) = sink.or_else(source)?;
+    Some(format!("{uid} {by}"))
 }
 
 /// The block. Without a coordinator the last word stands.
@@ -144,7 +147,14 @@ pub(super) fn caught_up(known: &Known<'_>) -> (Reason, String) {
     let Some(status) = known.coordinator.filter(|_| known.phase == Phase::Running) else {
         return plain(reason::CAUGHT_UP_NOT_RUNNING);
     };
-    if let Some(left) = left_of_bounded(status) {
+    let left = left_of_bounded(status);
+    if left != Some(0) && !status.unreachable.is_empty() {
+        // The newest that was heard says nothing of what is there now.
+        let why = status.unreachable.iter();
+        let why: Vec<String> = why.map(|(uid, why)| format!("{uid}: {why}")).collect();
+        return (reason::CAUGHT_UP_UNREACHABLE, why.join("; "));
+    }
+    if let Some(left) = left {
         return match left {
             0 => plain(reason::CAUGHT_UP_ALL_READ),
             percent => (
@@ -154,6 +164,12 @@ pub(super) fn caught_up(known: &Known<'_>) -> (Reason, String) {
         };
     }
     if let Some(LagStatus { records, seconds }) = lag(status, known.now) {
+        let behind = |it: &Lag| it.records_n > 0 && it.read_up_to_ms.is_none();
+        if status.lag.values().any(behind) {
+            // Of one that has not begun to read.
+            let message = format!("{records} records behind");
+            return (reason::CAUGHT_UP_BEHIND, message);
+        }
         let message = format!("{records} records and {seconds} s behind");
         let within = records == 0 || SignedDuration::from_secs(seconds) <= BEHIND_MAX;
         let reason = match within {

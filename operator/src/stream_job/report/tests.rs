@@ -65,6 +65,12 @@ fn running() -> Status {
     }
 }
 
+const YOUNG: Lived = Lived {
+    incarnation: 0,
+    ran: false,
+    refused: None,
+};
+
 const PODS: TaskManagerCount = TaskManagerCount {
     desired: 2,
     ready: 2,
@@ -86,7 +92,7 @@ fn known<'a>(desired: &'a Desired, coordinator: &'a Status) -> Known<'a> {
         replaces_pods: false,
         refused: None,
         trouble: None,
-        failure: None,
+        lived: &YOUNG,
         paused: false,
         now: at(NOW),
     }
@@ -361,6 +367,8 @@ fn trouble_is_told_by_its_reason_while_rows_may_flow() {
         (Trouble::PodsStuck, "PodsStuck"),
         (Trouble::OutOfMemory, "OutOfMemory"),
         (Trouble::NotAllowed, "NotAllowed"),
+        (Trouble::SavepointFails, "SavepointFails"),
+        (Trouble::RecordUnreadable, "RecordUnreadable"),
     ] {
         let known = Known {
             trouble: Some((trouble, "what it is")),
@@ -546,6 +554,16 @@ fn watermark_that_stands_still_for_a_minute_is_held_back_by_somebody() {
     };
     let message = condition(&report(&job(), &known), Kind::WatermarkAdvancing).2;
     assert_eq!(message, "held back by clicks partition 3 (idle in 22s)");
+    // A sink that waits for its outside system holds all sources.
+    let mut waits = coordinator.clone();
+    let (sink, trouble) = (OperatorUid("out".to_owned()), "no answer".to_owned());
+    waits.held_back_by.insert(sink, trouble);
+    let known = Known {
+        coordinator: Some(&waits),
+        ..known
+    };
+    let message = condition(&report(&job(), &known), Kind::WatermarkAdvancing).2;
+    assert_eq!(message, "held back by out no answer");
 }
 
 fn running_with_watermark(watermark: Watermark) -> Status {
@@ -602,7 +620,10 @@ fn caught_up_is_what_there_is_to_read_is_read() {
     };
     let clicks = OperatorUid("clicks".to_owned());
     let behind = |lag| Status { lag, ..running() };
+    let mut unread = lag_of(&clicks, 500, 0);
+    unread.values_mut().for_each(|lag| lag.read_up_to_ms = None);
     for (coordinator, wanted) in [
+        (behind(unread), pair("False", "Behind")),
         (behind(lag_of(&clicks, 0, 99)), pair("True", "CaughtUp")),
         (behind(lag_of(&clicks, 500, 10)), pair("True", "CaughtUp")),
         (behind(lag_of(&clicks, 500, 11)), pair("False", "Behind")),
@@ -637,6 +658,55 @@ fn caught_up_is_what_there_is_to_read_is_read() {
     );
 }
 
+/// KF-K10: of a broker that is away nothing newer is heard, and the lag that was heard last says nothing.
+#[test]
+fn kf_k10_source_that_is_unreachable_has_not_caught_up() {
+    let desired = desired();
+    let clicks = OperatorUid("clicks".to_owned());
+    let why = "no answer from the leader of clicks/3 for 5 s";
+    let away = Status {
+        lag: BTreeMap::new(),
+        unreachable: BTreeMap::from([(clicks.clone(), why.to_owned())]),
+        held_back_by: BTreeMap::from([(clicks.clone(), why.to_owned())]),
+        ..running()
+    };
+    let mut job = job();
+    job.status = Some(report(&job, &known(&desired, &running())));
+    let status = report(&job, &known(&desired, &away));
+
+    let told = format!("clicks: {why}");
+    let wanted = ("Unknown", "SourceUnreachable", &*told);
+    let found = condition(&status, Kind::CaughtUp);
+    assert_eq!((&*found.0, &*found.1, &*found.2), wanted);
+    assert_eq!(status.lag, None);
+    assert_eq!(condition(&status, Kind::Ready).0, "True", "rows may flow");
+    let old = job.status.as_ref();
+    assert!(is_worth_writing(old, &status, Duration::ZERO), "at once");
+    let mut later = away.clone();
+    let for_longer = why.replace("5 s", "6 s");
+    later.unreachable.insert(clicks.clone(), for_longer.clone());
+    later.held_back_by.insert(clicks.clone(), for_longer);
+    let later = report(&job, &known(&desired, &later));
+    let hour = Duration::from_secs(3_600);
+    assert!(!is_worth_writing(Some(&status), &later, hour));
+
+    // One of two, and whatever the other one says.
+    let one = Status {
+        lag: lag_of(&OperatorUid("others".to_owned()), 0, 0),
+        ..away.clone()
+    };
+    let one = reason_of(&known(&desired, &one), Kind::CaughtUp);
+    assert_eq!(one, pair("Unknown", "SourceUnreachable"));
+    // A bounded job: before its end, and at its end, where nothing is wanted of the source any more.
+    let bounded = |read| Status {
+        read: BTreeMap::from([(clicks.clone(), (read, 1_000))]),
+        ..away.clone()
+    };
+    let bounded = |read| reason_of(&known(&desired, &bounded(read)), Kind::CaughtUp);
+    assert_eq!(bounded(999), pair("Unknown", "SourceUnreachable"));
+    assert_eq!(bounded(1_000), pair("True", "AllInputRead"));
+}
+
 #[test]
 fn job_at_rest_runs_no_subtask_and_has_no_lag() {
     let (desired, coordinator) = (desired(), running());
@@ -650,40 +720,107 @@ fn job_at_rest_runs_no_subtask_and_has_no_lag() {
     assert_eq!(status.watermark.unwrap().held_back_by, None);
 }
 
-#[test]
-fn newest_failure_is_the_one_the_operator_saw_else_a_new_one_of_the_coordinator() {
-    let desired = desired();
-    let coordinator = Status {
-        last_failure: Some("task clicks failed".to_owned()),
+fn failed(task_manager: Option<&str>, at: Timestamp) -> Status {
+    Status {
+        last_failure: Some(host::Failure {
+            time_ms: u64::try_from(at.as_millisecond()).unwrap(),
+            task_manager: task_manager.map(str::to_owned),
+            reason: "session broke".to_owned(),
+        }),
         ..running()
-    };
-    let mut job = job();
-    let first = report(&job, &known(&desired, &coordinator))
-        .last_failure
-        .unwrap();
-    assert_eq!(
-        (first.time.as_str(), first.reason.as_str()),
-        (NOW, "task clicks failed")
-    );
+    }
+}
 
-    // The same one a minute later keeps its time.
-    job.status = Some(report(&job, &known(&desired, &coordinator)));
-    let later = Known {
-        now: after(60),
-        ..known(&desired, &coordinator)
+#[test]
+fn reason_of_a_failure_in_the_status_has_an_end() {
+    let desired = desired();
+    let mut coordinator = failed(None, after(-1));
+    let reason = &mut coordinator.last_failure.as_mut().unwrap().reason;
+    *reason = "ü".repeat(1_025);
+    let refused = Refused {
+        generation: 2,
+        plan: String::new(),
+        reason: reason.clone(),
     };
-    assert_eq!(report(&job, &later).last_failure, Some(first));
-
-    let seen = LastFailure {
-        time: NOW.to_owned(),
-        task_manager: "clicks-tm-1".to_owned(),
-        reason: "pod deleted".to_owned(),
+    let lived = Lived {
+        refused: Some(refused),
+        ..Lived::default()
     };
     let known = Known {
-        failure: Some(&seen),
-        ..later
+        lived: &lived,
+        ..known(&desired, &coordinator)
     };
-    assert_eq!(report(&job, &known).last_failure, Some(seen.clone()));
+
+    let status = report(&job(), &known);
+
+    let wanted = format!("{}…", "ü".repeat(1_023));
+    assert_eq!(status.last_failure.unwrap().reason, wanted);
+    assert_eq!(status.rolled_back.unwrap().reason, wanted);
+}
+
+#[test]
+fn newest_failure_says_when_and_at_which_pod_and_outlives_the_coordinator_that_saw_it() {
+    let desired = desired();
+    let coordinator = failed(Some("clicks-tm-1"), after(-60));
+    let mut job = job();
+
+    let status = report(&job, &known(&desired, &coordinator));
+
+    let seen = LastFailure {
+        time: "2026-11-30T09:59:00Z".to_owned(),
+        task_manager: "clicks-tm-1".to_owned(),
+        reason: "session broke".to_owned(),
+    };
+    assert_eq!(status.last_failure, Some(seen.clone()));
+    job.status = Some(status);
+    let next = running();
+    let later = report(&job, &known(&desired, &next));
+    assert_eq!(later.last_failure, Some(seen), "the next one saw none");
+    let again = failed(None, after(-1));
+    let again = report(&job, &known(&desired, &again)).last_failure.unwrap();
+    assert_eq!(
+        (again.time.as_str(), again.task_manager.as_str()),
+        ("2026-11-30T09:59:59Z", ""),
+        "the same again is another failure"
+    );
+}
+
+#[test]
+fn job_that_recovers_says_which_pod_failed() {
+    let (desired, coordinator) = (desired(), failed(Some("clicks-tm-1"), at(NOW)));
+    let known = Known {
+        phase: Phase::Recovering,
+        ..known(&desired, &coordinator)
+    };
+
+    let (_, _, message) = condition(&report(&job(), &known), Kind::Ready);
+
+    assert_eq!(message, "task manager clicks-tm-1: session broke");
+}
+
+#[test]
+fn checkpoint_of_a_job_that_nobody_can_run_is_not_called_fresh() {
+    let (desired, coordinator) = (desired(), running());
+    let mut job = job();
+    job.status = Some(report(&job, &known(&desired, &coordinator)));
+    let left = Known {
+        phase: Phase::Starting,
+        desired: None,
+        coordinator: None,
+        ..known(&desired, &coordinator)
+    };
+    let status = report(&job, &left);
+
+    let fresh = condition(&status, Kind::CheckpointFresh);
+    assert_eq!((&*fresh.0, &*fresh.1), ("Unknown", "NotRunning"));
+    assert_eq!(condition(&status, Kind::Ready).0, "False");
+    // One that has stopped has all of it in its last one.
+    let stopped = Known {
+        phase: Phase::Suspended,
+        ..left
+    };
+    let fresh = condition(&report(&job, &stopped), Kind::CheckpointFresh);
+    assert_eq!((&*fresh.0, &*fresh.1), ("True", "Last"));
 }
 
 #[test]
@@ -772,4 +909,39 @@ fn status_is_not_written_when_only_time_went_on() {
         |status| status.conditions[5].last_transition_time = "2026-11-30T10:00:09Z".to_owned(),
         9_999
     ));
+}
+
+#[test]
+fn what_must_not_be_lost_with_the_record_is_read_back_from_the_status() {
+    let (job, coordinator) = (job(), Status::default());
+    let desired = desired();
+    let lived = Lived {
+        incarnation: 2,
+        ran: true,
+        refused: Some(Refused {
+            generation: 4,
+            plan: "0123".to_owned(),
+            reason: "a poison row".to_owned(),
+        }),
+    };
+    let known = Known {
+        lived: &lived,
+        ..known(&desired, &coordinator)
+    };
+    let mut status = report(&job, &known);
+    assert_eq!(
+        super::lived(Some(&status)),
+        Lived {
+            ran: false,
+            ..lived.clone()
+        }
+    );
+
+    let completed = json!({
+        "id": 1, "epoch": 1, "time": NOW, "duration": "1s", "size": "1Mi", "uri": "s3://state",
+    });
+    status.checkpoint.get_or_insert_default().last_completed =
+        Some(serde_json::from_value(completed).unwrap());
+    assert_eq!(super::lived(Some(&status)), lived);
+    assert_eq!(super::lived(None), Lived::default());
 }

@@ -17,7 +17,8 @@ pub(super) fn check(spec: &StreamJobSpec, problems: &mut Problems) {
             problems.add(Problem::new(
                 &path,
                 message,
-                "write `path: s3://bucket/prefix/`, or read from Kafka",
+                "write `path: s3://bucket/prefix/`, or read from Kafka; a volume is no help, for nothing tells \
+                 whether all pods see the same files there",
             ));
         }
     }
@@ -32,7 +33,8 @@ pub(super) fn check(spec: &StreamJobSpec, problems: &mut Problems) {
             problems.add(Problem::new(
                 &path,
                 message,
-                "write `path: s3://bucket/prefix`",
+                "write `path: s3://bucket/prefix`; a volume is no help, for nothing tells whether all pods see \
+                 the same files there",
             ));
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, ResourceRequirements};
 use serde::Serialize;
 use streamforge_core::secret_name::is_secret_name;
-use streamforge_crds::v1alpha1::{LogLevel, PullPolicy, StreamJob, TaskManager};
+use streamforge_crds::v1alpha1::{LogFormat, LogLevel, PullPolicy, StreamJob, TaskManager};
 
 use super::{Identity, Problem, Problems, RESTART_ANNOTATION, pod_template, resources};
 
@@ -32,6 +32,8 @@ pub struct PodSettings {
     pub termination_grace_s: i64,
     /// The least level of a log line.
     pub log_level: LogLevel,
+    /// How log lines are written, if not as JSON.
+    pub log_format: Option<LogFormat>,
     /// The Secrets that are mounted.
     pub secrets: BTreeSet<String>,
     /// The value of [`RESTART_ANNOTATION`].
@@ -61,6 +63,7 @@ pub(super) fn check(
         template: template?,
         termination_grace_s,
         log_level: job.spec.logging.level,
+        log_format: (job.spec.logging.format).filter(|format| *format != LogFormat::Json),
         secrets,
         restart: annotations
             .and_then(|all| all.get(RESTART_ANNOTATION))

@@ -122,13 +122,15 @@ fn what_a_pod_cannot_reach_is_refused_with_the_cure() {
             "/sources/0",
             file_source,
             "spec.sources[0].file.path",
-            "write `path: s3://bucket/prefix/`, or read from Kafka",
+            "write `path: s3://bucket/prefix/`, or read from Kafka; a volume is no help, for nothing tells \
+             whether all pods see the same files there",
         ),
         (
             "/sinks/0",
             file_sink,
             "spec.sinks[0].file.path",
-            "write `path: s3://bucket/prefix`",
+            "write `path: s3://bucket/prefix`; a volume is no help, for nothing tells whether all pods see \
+             the same files there",
         ),
         (
             "/checkpoint/storage",
@@ -165,7 +167,7 @@ fn sink_that_prints_is_allowed() {
 }
 
 #[test]
-fn store_without_credentials_must_be_shared_with_the_namespace() {
+fn attack_48_store_without_credentials_must_be_shared_with_the_namespace() {
     let own = with(
         &job(),
         "/checkpoint/storage",
@@ -194,7 +196,7 @@ fn store_without_credentials_must_be_shared_with_the_namespace() {
 }
 
 #[test]
-fn savepoint_of_another_namespaces_store_is_not_read_with_the_operators_identity() {
+fn attack_48_savepoint_of_another_namespaces_store_is_not_read_with_the_operators_identity() {
     let job = with_metadata(&job(), "/namespace", json!("shared"));
     let job = with(
         &job,
@@ -279,6 +281,25 @@ fn check_refused(template: &Value, path: &str) {
     assert_eq!(found.len(), 1, "{template}: {found:?}");
     let path = format!("spec.taskManager.podTemplate.{path}");
     assert_eq!(found[0].0, path, "{found:?}");
+}
+
+#[test]
+fn certificate_of_a_kafka_client_comes_as_a_volume() {
+    let mount = json!({"name": "kafka-client", "mountPath": "/kafka-client", "readOnly": true});
+    let template = json!({"spec": {
+        "containers": [{"name": "task-manager", "volumeMounts": [mount]}],
+        "volumes": [{"name": "kafka-client", "secret": {"secretName": "kafka-client"}}],
+    }});
+    let properties = json!({
+        "ssl.certificate.location": "/kafka-client/tls.crt",
+        "ssl.key.location": "/kafka-client/tls.key",
+    });
+    let job = with(&job(), "/taskManager/podTemplate", template.clone());
+    let job = with(&job, "/sources/0/kafka/properties", properties);
+
+    let kept = serde_json::to_value(desired(&job).pods.template).unwrap();
+
+    assert_eq!(kept, template);
 }
 
 #[test]

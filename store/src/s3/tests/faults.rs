@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::proxy::{Fate, Proxy};
 use super::server::Server;
 use super::{Limits, bytes};
-use crate::s3::{Completed, MULTIPART_ABOVE_BYTES, S3Store};
+use crate::s3::{Completed, MULTIPART_ABOVE_BYTES, PART_BYTES, S3Store};
 use crate::{Condition, ETag, Error, ObjectStore as _, Put, Recovery};
 
 /// A store behind a proxy, and one beside it.
@@ -302,6 +302,35 @@ async fn upload_is_completed_once_and_found_done_ever_after_x6_attack_49() {
     let there = bucket.get("out/day=%20/f.ndjson").await.expect("answered");
     assert_eq!(there.map(|it| it.bytes), Some(bytes("row\n")));
     assert_eq!(bucket.uploads("out/").await.expect("answered"), vec![]);
+}
+
+#[tokio::test]
+async fn upload_is_completed_with_a_rest_once_and_a_racing_process_finds_it_done_x6() {
+    let rig = rig().await;
+    let bucket = &rig.store.bucket;
+    let upload = bucket.begin("rest").await.expect("answered");
+    let name = upload.name();
+    let first = Bytes::from(vec![b'a'; PART_BYTES]);
+    let parts = vec![upload.send(1, first.clone()).await.expect("answered")];
+    // What the dead writer sent behind what is listed is replaced.
+    let _unlisted = upload.send(2, bytes("unlisted")).await.expect("answered");
+    rig.proxy.spoil("PUT ", [Fate::LostAfter]);
+
+    let complete = || bucket.complete_with(name, &parts, bytes("rest"));
+    assert_eq!(complete().await.expect("answered"), Completed::Done);
+    assert_eq!(complete().await.expect("answered"), Completed::Done);
+    // Another process looked before it was done, and sends its part behind that.
+    rig.proxy.spoil("HEAD ", [Fate::Answer(404, "NotFound")]);
+    assert_eq!(complete().await.expect("answered"), Completed::Done);
+
+    let there = bucket.get("rest").await.expect("answered");
+    let there = there.expect("it is done").bytes;
+    assert!(there == [first, bytes("rest")].concat(), "it differs");
+    let gone = bucket.begin("gone").await.expect("answered");
+    let thrown = bucket.abandon("gone", &gone.name().id).await;
+    thrown.expect("answered");
+    let end = bucket.complete_with(gone.name(), &[], bytes("rest")).await;
+    assert_eq!(end.expect("answered"), Completed::Gone);
 }
 
 #[tokio::test]

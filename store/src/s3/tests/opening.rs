@@ -10,7 +10,7 @@ use super::{Limits, bytes};
 use crate::s3::{Refusal, S3Store};
 use crate::{Condition, Error, ObjectStore as _, Recovery};
 
-fn place(endpoint: &str, bucket: &str) -> S3Place {
+pub(super) fn place(endpoint: &str, bucket: &str) -> S3Place {
     S3Place {
         bucket: bucket.to_owned(),
         prefix: "jobs/one".to_owned(),

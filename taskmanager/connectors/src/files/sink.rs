@@ -121,6 +121,8 @@ struct OpenFile {
     writer: Option<SegmentWriter>,
     /// When it was written to last, as a count of batches.
     used: u64,
+    /// Whether it closes at the next barrier, whatever its size and age.
+    closes: bool,
 }
 
 /// Writes the rows of one subtask.
@@ -184,6 +186,15 @@ impl FileWriter {
             bytes: 0,
             writer: None,
             used: self.batches_n,
+            closes: false,
+        }
+    }
+
+    /// This file, if it is open, closes at the next barrier.
+    fn close_file(&mut self, published: &str) {
+        let mut files = self.open.values_mut();
+        if let Some(file) = files.find(|file| file.published == published) {
+            file.closes = true;
         }
     }
 
@@ -238,7 +249,7 @@ impl FileWriter {
         let old = rollover
             .every
             .is_some_and(|every| file.opened.elapsed() >= every.to_std());
-        self.closing || big || old
+        self.closing || file.closes || big || old
     }
 
     /// Closes what is open.

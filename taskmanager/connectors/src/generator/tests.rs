@@ -117,6 +117,30 @@ fn zipf_draws_come_close_to_their_weights() {
     }
 }
 
+#[tokio::test]
+async fn batches_are_as_small_as_they_are_wanted() {
+    let mut enumerator = GeneratorEnumerator::new("clicks", &config(1_000)).unwrap();
+    let splits = enumerator.list().await.unwrap();
+    let mut reader = GeneratorReader::new("clicks", &config(1_000), &columns(), true).unwrap();
+    reader.assign(splits).await.unwrap();
+    reader.prefer_rows(30);
+
+    let mut rows_n = 0;
+    loop {
+        match reader.next().await.unwrap() {
+            SourceEvent::Batch(batch) => {
+                let n = batch.rows.num_rows() as u64 + batch.bad_n;
+                assert!(n <= 30, "{n}");
+                rows_n += n;
+            }
+            SourceEvent::Ended => break,
+            _ => {}
+        }
+    }
+
+    assert_eq!(rows_n, 1_000);
+}
+
 /// What a future answers that never waits.
 fn at_once<T>(mut future: std::pin::Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

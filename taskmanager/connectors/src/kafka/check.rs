@@ -3,12 +3,12 @@
 //! Owns: the questions asked before a split is read, or when the brokers say that its offset is out of
 //! range, and the refusals made of the answers (KF-K1, KF-K2). All calls block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_engine::error::Error as EngineError;
 
 use super::config::OnOffsetOutOfRange;
-use super::lookup::{Error as LookupError, Lookup, TopicFacts};
+use super::lookup::{Ask, Error as LookupError, TopicFacts};
 use super::split::{Description, Judgement, is_another, judge};
 
 /// Why a split must not be read on.
@@ -112,53 +112,111 @@ pub struct Checked {
     pub skipped: i64,
 }
 
-/// Asks about each split. One of a bounded source that is read to its end is not asked about.
+/// What was answered.
+#[derive(Debug)]
+pub struct Answers {
+    /// Splits that may be read.
+    pub checked: Vec<Checked>,
+    /// Why nothing is known of the others now; it is some day.
+    pub unanswered: Option<Error>,
+}
+
+/// Asks about each split: of some the brokers may be away. One of a bounded source that is read to its
+/// end is not asked about.
 pub fn check(
-    lookup: &Lookup,
+    lookup: &impl Ask,
     splits: &[(Description, i64)],
     policy: OnOffsetOutOfRange,
-) -> Result<Vec<Checked>, Error> {
-    let mut topics: BTreeMap<&str, TopicFacts> = BTreeMap::new();
-    let mut checked = Vec::with_capacity(splits.len());
+) -> Result<Answers, Error> {
+    let mut asking = Asking {
+        lookup,
+        policy,
+        topics: BTreeMap::new(),
+        silent: BTreeSet::new(),
+    };
+    let (mut checked, mut unanswered) = (Vec::with_capacity(splits.len()), None);
     for (description, offset) in splits {
-        let topic = description.topic.as_str();
-        if !topics.contains_key(topic) {
-            topics.insert(topic, lookup.topic(topic)?);
+        match asking.check(description, *offset) {
+            Ok(found) => checked.extend(found),
+            Err(error) if error.may_pass() => unanswered = unanswered.or(Some(error)),
+            Err(error) => return Err(error),
         }
-        let Some(facts) = topics.get(topic) else {
-            continue;
+    }
+    Ok(Answers {
+        checked,
+        unanswered,
+    })
+}
+
+struct Asking<'a, A> {
+    lookup: &'a A,
+    policy: OnOffsetOutOfRange,
+    /// None: it was not told.
+    topics: BTreeMap<&'a str, Option<TopicFacts>>,
+    /// Brokers that did not answer. Each costs its time once.
+    silent: BTreeSet<i32>,
+}
+
+impl<'a, A: Ask> Asking<'a, A> {
+    /// None: an earlier question had no answer, and this one would have none.
+    fn check(
+        &mut self,
+        description: &'a Description,
+        offset: i64,
+    ) -> Result<Option<Checked>, Error> {
+        let (topic, partition) = (description.topic.as_str(), description.partition);
+        if !self.topics.contains_key(topic) {
+            self.topics.insert(topic, None);
+            let facts = self.lookup.topic(topic)?;
+            self.topics.insert(topic, Some(facts));
+        }
+        let Some(Some(facts)) = self.topics.get(topic) else {
+            return Ok(None);
         };
-        check_identity(description, *offset, facts)?;
-        let (low, high) = lookup.range(topic, description.partition)?;
+        check_identity(description, offset, facts)?;
+        let Some(leader) = facts.leader(partition) else {
+            let topic = topic.to_owned();
+            return Err(LookupError::NoLeader { topic, partition }.into());
+        };
+        if self.silent.contains(&leader) {
+            return Ok(None);
+        }
+        let range = self.lookup.range(topic, partition).inspect_err(|_| {
+            self.silent.insert(leader);
+        });
+        self.judge(description, offset, range?).map(Some)
+    }
+
+    fn judge(
+        &self,
+        description: &Description,
+        offset: i64,
+        (low, high): (i64, i64),
+    ) -> Result<Checked, Error> {
         let at = |offset, skipped| Checked {
             description: description.clone(),
             offset,
             skipped,
         };
-        let (topic, partition) = (topic.to_owned(), description.partition);
-        checked.push(match judge(*offset, low, high, policy) {
-            Judgement::Read => at(*offset, 0),
-            Judgement::GoOnAt { low, skipped } => at(low, skipped),
-            Judgement::Lost => {
-                return Err(Error::Lost {
-                    topic,
-                    partition,
-                    offset: *offset,
-                    low,
-                    lost: low.saturating_sub(*offset),
-                });
-            }
-            Judgement::BeyondEnd => {
-                return Err(Error::BeyondEnd {
-                    topic,
-                    partition,
-                    offset: *offset,
-                    high,
-                });
-            }
-        });
+        let (topic, partition) = (description.topic.clone(), description.partition);
+        match judge(offset, low, high, self.policy) {
+            Judgement::Read => Ok(at(offset, 0)),
+            Judgement::GoOnAt { low, skipped } => Ok(at(low, skipped)),
+            Judgement::Lost => Err(Error::Lost {
+                topic,
+                partition,
+                offset,
+                low,
+                lost: low.saturating_sub(offset),
+            }),
+            Judgement::BeyondEnd => Err(Error::BeyondEnd {
+                topic,
+                partition,
+                offset,
+                high,
+            }),
+        }
     }
-    Ok(checked)
 }
 
 /// KF-K1: by its identity, before any offset is compared.
@@ -190,7 +248,10 @@ pub fn check_identity(
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::mocking::MockCluster;
+
     use super::*;
+    use crate::kafka::lookup::Lookup;
 
     fn description() -> Description {
         Description {
@@ -207,6 +268,7 @@ mod tests {
         let facts = TopicFacts {
             partitions_n: 4,
             id: Some("new".to_owned()),
+            leaders: vec![1; 4],
         };
 
         let error = check_identity(&description(), 100, &facts).unwrap_err();
@@ -233,5 +295,38 @@ mod tests {
             text.contains("offset 17 of t/1") && text.contains("kept is 40"),
             "{text}"
         );
+    }
+
+    /// One partition whose brokers are away keeps no other from being read.
+    #[test]
+    fn splits_are_answered_for_though_a_partition_has_no_leader() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("t", 3, 1).unwrap();
+        cluster.partition_leader("t", 1, None).unwrap();
+        let access = serde_json::from_value(serde_json::json!({
+            "bootstrapServers": cluster.bootstrap_servers(),
+        }));
+        let lookup = Lookup::open(&access.unwrap(), None).unwrap();
+        let split = |partition| {
+            let split = Description {
+                partition,
+                topic_id: None,
+                ..description()
+            };
+            (split, 0)
+        };
+
+        let answers = check(
+            &lookup,
+            &[split(0), split(1), split(2)],
+            OnOffsetOutOfRange::Fail,
+        )
+        .unwrap();
+
+        let checked = answers.checked.iter().map(|it| it.description.partition);
+        assert_eq!(checked.collect::<Vec<_>>(), [0, 2]);
+        let unanswered = answers.unanswered.unwrap();
+        assert!(unanswered.may_pass());
+        assert_eq!(unanswered.to_string(), "t/1 has no leader now");
     }
 }

@@ -6,18 +6,34 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message as _};
-use rdkafka::producer::ProducerContext;
+use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
 use super::statistics::{Places, places};
 
 /// An identity of nobody: what a client has before the first answer.
 const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+
+/// Pause between two looks at what a producer has to tell.
+const LOOK_PAUSE: Duration = Duration::from_micros(500);
+
+/// Takes in what a producer has to tell, and pauses for a moment if that is nothing.
+///
+/// rdkafka's own poll with patience is a loop that hands librdkafka what is left in whole
+/// milliseconds: its last one is spent without a wait, so that a poll of one keeps a core busy.
+pub fn listen<C: ProducerContext>(producer: &BaseProducer<C>) {
+    let before = producer.in_flight_count();
+    producer.poll(Duration::ZERO);
+    if producer.in_flight_count() == before {
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
 
 /// Something that went wrong outside of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +54,24 @@ impl Trouble {
                 | RDKafkaErrorCode::UnsupportedSASLMechanism
                 | RDKafkaErrorCode::IllegalSASLState
         )
+    }
+
+    /// Whether the other follows from it, and must not hide it.
+    fn causes(&self, other: &Self) -> bool {
+        let all_down = other.code == RDKafkaErrorCode::AllBrokersDown;
+        (self.means_credentials() && !other.means_credentials())
+            || (self.code == RDKafkaErrorCode::SSL && all_down)
+    }
+}
+
+/// The client's words; it knows the names of its own settings only.
+fn with_cure(reason: &str) -> String {
+    if reason.contains("certificate verify failed") {
+        format!(
+            "{reason}; the certificate of its authority belongs into `ca.crt` of `security.caSecret`"
+        )
+    } else {
+        reason.to_owned()
     }
 }
 
@@ -60,6 +94,8 @@ pub struct Ear {
     told: Mutex<Told>,
     /// Broken connections and requests that timed out.
     disturbances_n: AtomicU64,
+    /// Callbacks of any kind.
+    heard_n: AtomicU64,
 }
 
 impl Ear {
@@ -70,6 +106,22 @@ impl Ear {
     /// Statistics that came since the last call.
     pub fn take_places(&self) -> Option<Places> {
         self.lock().places.take()
+    }
+
+    /// Statistics came.
+    pub fn tell_places(&self, places: Places) {
+        self.lock().places = Some(places);
+    }
+
+    /// A topic has this identity.
+    pub fn tell_topic_id(&self, topic: &str, id: &str) {
+        let mut told = self.lock();
+        let ids = told.topic_ids.entry(topic.to_owned()).or_default();
+        let is_new = ids.last().map(String::as_str) != Some(id);
+        if is_new {
+            ids.push(id.to_owned());
+        }
+        told.has_new_ids |= is_new;
     }
 
     /// What went wrong since the last call.
@@ -107,6 +159,15 @@ impl Ear {
         self.disturbances_n.load(Ordering::Relaxed)
     }
 
+    /// Callbacks so far, of any kind: a poll after which this is the same found nothing to tell.
+    pub fn heard_n(&self) -> u64 {
+        self.heard_n.load(Ordering::Relaxed)
+    }
+
+    fn on_callback(&self) {
+        self.heard_n.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn on_error(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else {
             return;
@@ -118,15 +179,14 @@ impl Ear {
         tracing::debug!(?code, reason, "kafka client");
         let trouble = Trouble {
             code,
-            reason: reason.to_owned(),
+            reason: with_cure(reason),
         };
         let mut told = self.lock();
-        // What follows from refused credentials must not hide them.
-        let known = told
+        let is_hidden = told
             .trouble
             .as_ref()
-            .is_some_and(Trouble::means_credentials);
-        if !known || trouble.means_credentials() {
+            .is_some_and(|known| known.causes(&trouble));
+        if !is_hidden {
             told.trouble = Some(trouble);
         }
     }
@@ -137,13 +197,7 @@ impl Ear {
             self.disturbances_n.fetch_add(1, Ordering::Relaxed);
         }
         if let Some((topic, id)) = topic_id(message) {
-            let mut told = self.lock();
-            let ids = told.topic_ids.entry(topic.to_owned()).or_default();
-            let is_new = ids.last().map(String::as_str) != Some(id);
-            if is_new {
-                ids.push(id.to_owned());
-            }
-            told.has_new_ids |= is_new;
+            self.tell_topic_id(topic, id);
         }
         match level {
             RDKafkaLogLevel::Emerg
@@ -178,16 +232,19 @@ pub struct Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.ear.on_callback();
         self.ear.on_log(level, facility, message);
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
+        self.ear.on_callback();
         if let Some(places) = places(statistics) {
-            self.ear.lock().places = Some(places);
+            self.ear.tell_places(places);
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        self.ear.on_callback();
         self.ear.on_error(&error, reason);
     }
 }
@@ -214,7 +271,56 @@ impl ProducerContext for Context {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use rdkafka::config::ClientConfig;
+    use rdkafka::producer::BaseRecord;
+
     use super::*;
+
+    /// Nanoseconds that this thread has had a core.
+    fn on_core_ns() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn waiting_for_a_delivery_leaves_the_core_to_others() {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1");
+        let producer: BaseProducer<Context> =
+            config.create_with_context(Context::default()).unwrap();
+        let record = BaseRecord::<(), str>::to("topic").payload("never delivered");
+        producer.send(record).unwrap();
+
+        let (began, before) = (Instant::now(), on_core_ns());
+        while began.elapsed() < Duration::from_millis(300) {
+            listen(&producer);
+        }
+        let waited = u64::try_from(began.elapsed().as_nanos()).unwrap();
+        let used = on_core_ns() - before;
+        assert!(used < waited / 4, "{used} ns of {waited} ns on a core");
+    }
+
+    #[test]
+    fn certificate_that_cannot_be_verified_is_told_with_its_cure_and_not_hidden_by_what_follows() {
+        let ear = Ear::default();
+        let hear = |code, reason: &str| ear.on_error(&KafkaError::Global(code), reason);
+
+        hear(RDKafkaErrorCode::BrokerTransportFailure, "refused");
+        hear(RDKafkaErrorCode::SSL, "certificate verify failed");
+        hear(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
+
+        let trouble = ear.take_trouble().unwrap();
+        assert_eq!(trouble.code, RDKafkaErrorCode::SSL);
+        assert!(
+            trouble.reason.contains("`security.caSecret`"),
+            "{trouble:?}"
+        );
+        hear(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
+        let trouble = ear.take_trouble().unwrap();
+        assert_eq!(trouble.reason, "1/1 brokers are down");
+    }
 
     #[test]
     fn identity_of_a_topic_is_read_from_the_log() {

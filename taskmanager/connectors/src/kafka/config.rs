@@ -11,6 +11,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use serde::Deserialize;
 use streamforge_core::secret_name::{SECRET_NAME_RULE, is_secret_name};
 use streamforge_engine::error::Error;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{failed, refused};
 
@@ -178,6 +179,18 @@ fn set_security(
 }
 
 impl Access {
+    /// Stands for what the secrets say now: another number after they were replaced. Never shown.
+    pub fn credentials(&self, secrets: Option<&Path>) -> u64 {
+        let mut said = ClientConfig::new();
+        if let Some(security) = &self.security {
+            // What cannot be read is one more thing that they may say.
+            let _unreadable = set_security(&mut said, security, secrets);
+        }
+        let keys = ["sasl.username", "sasl.password", "ssl.ca.pem"];
+        let values = keys.map(|key| said.get(key).unwrap_or_default());
+        xxh3_64(values.join("\0").as_bytes())
+    }
+
     /// Settings of any client: the document's, and nothing of ours that could be changed by it.
     fn client(&self, name: &str, secrets: Option<&Path>) -> Result<ClientConfig, Error> {
         let mut config = ClientConfig::new();
@@ -305,8 +318,14 @@ pub fn cannot_open(what: &str, error: rdkafka::error::KafkaError) -> Error {
     failed(format!("open {what}"), false, error)
 }
 
+/// The file itself, for a comparison: the plan knows nothing of librdkafka, and connectors nothing of the plan.
+#[cfg(test)]
+#[path = "../../../../core/plan/src/kafka_settings.rs"]
+mod kafka_settings;
+
 #[cfg(test)]
 mod tests {
+    use super::kafka_settings::{SETTINGS, Values};
     use super::*;
 
     fn access(json: &str) -> Access {
@@ -367,5 +386,61 @@ mod tests {
         assert!(!format!("{access:?}").contains("hush-hush"));
         let missing = access.lookup(None).unwrap_err().with_causes();
         assert!(missing.contains("--secrets DIR"), "{missing}");
+        let before = access.credentials(Some(folder.path()));
+        assert_eq!(before, access.credentials(Some(folder.path())));
+        std::fs::write(folder.path().join("kafka/password"), "hush").unwrap();
+        assert_ne!(before, access.credentials(Some(folder.path())));
+    }
+
+    #[test]
+    fn settings_that_a_document_may_write_are_those_that_librdkafka_takes() {
+        let takes = |name: &str, value: &str| {
+            let mut config = ClientConfig::new();
+            config.set(name, value);
+            config.create_native_config().is_ok()
+        };
+        let mut wrong = Vec::new();
+        for (name, values) in SETTINGS {
+            let (good, bad) = match values {
+                Values::Text => (vec!["0.10.0".to_owned()], vec![]),
+                Values::Flag => (
+                    ["true", "T", "1", "False", "f", "0"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    vec!["yes".to_owned()],
+                ),
+                Values::Whole { min, max } => (
+                    vec![min.to_string(), max.to_string()],
+                    vec![
+                        (min - 1).to_string(),
+                        (max + 1).to_string(),
+                        "abc".to_owned(),
+                    ],
+                ),
+                Values::Number { min, max } => (
+                    vec![min.to_string(), "0.5".to_owned(), max.to_string()],
+                    vec![
+                        (min - 1).to_string(),
+                        (max + 1).to_string(),
+                        "abc".to_owned(),
+                    ],
+                ),
+                Values::OneOf(words) => (
+                    words.iter().map(|word| word.to_uppercase()).collect(),
+                    vec!["x".to_owned()],
+                ),
+            };
+            // No retries at all are refused beside our own settings only.
+            let retries = matches!(*name, "retries" | "message.send.max.retries");
+            let bad = bad.iter().filter(|value| !retries || *value != "0");
+            let refused = good
+                .iter()
+                .filter(|value| !takes(name, value) || !values.has(value));
+            let taken = bad.filter(|value| takes(name, value) || values.has(value));
+            wrong.extend(refused.map(|value| format!("{name} does not take {value}")));
+            wrong.extend(taken.map(|value| format!("{name} takes {value}")));
+        }
+        assert_eq!(wrong, [""; 0]);
+        assert!(!takes("no.such.setting", "x"));
     }
 }

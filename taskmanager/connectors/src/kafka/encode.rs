@@ -27,6 +27,19 @@ const RECORD_OVERHEAD_BYTES: usize = 128;
 /// cheaper than single records, and the partitions fill alike.
 const KEYLESS_RUN: u32 = 512;
 
+/// Bytes of rows that are encoded at once, about: a batch of wide rows would need as much memory again, and
+/// be one huge part.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Pieces of a batch that are encoded one after the other; of narrow rows all of it is one.
+pub fn pieces(batch: &StreamBatch) -> impl Iterator<Item = StreamBatch> {
+    let rows_n = batch.len();
+    let pieces_n = usize::try_from(batch.bytes_n().div_ceil(PIECE_BYTES)).unwrap_or(usize::MAX);
+    let step = rows_n.div_ceil(pieces_n.max(1)).max(1);
+    let starts = (0..rows_n).step_by(step);
+    starts.map(move |start| batch.slice(start, step.min(rows_n - start)))
+}
+
 /// How values are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueFormat {
@@ -101,6 +114,12 @@ impl Keys {
     }
 }
 
+fn op_of(batch: &StreamBatch, row: usize) -> RowOp {
+    let ops = batch.ops.as_ref();
+    ops.and_then(|ops| RowOp::from_byte(ops.value(row)))
+        .unwrap_or(RowOp::Insert)
+}
+
 impl Encoder {
     /// For a topic like this. `first_turn` says which partition keyless records go to first, so that
     /// the subtasks of a sink do not all begin with the same.
@@ -132,22 +151,24 @@ impl Encoder {
         let rows = with_ops(batch, self.changelog)?;
         let keys = Keys::of(&batch.rows, &self.key)?;
         self.write_values(&rows);
+        let upsert = self.changelog == ChangelogMode::Upsert;
         let mut start = 0;
         for row in 0..batch.len() {
             let end = self.ends.get(row).copied().unwrap_or(start);
             let value = (start, end);
             start = end + usize::from(self.format == ValueFormat::Json);
-            let op = batch
-                .ops
-                .as_ref()
-                .and_then(|ops| RowOp::from_byte(ops.value(row)))
-                .unwrap_or(RowOp::Insert);
-            let upsert = self.changelog == ChangelogMode::Upsert;
-            if upsert && op == RowOp::UpdateBefore {
-                // Its `+U` has the same key and overwrites it.
+            let op = op_of(batch, row);
+            // The row after the last `-U` of a batch, or one that a filter or another key keeps from following,
+            // is no `+U` of this key: what it takes back is deleted.
+            let is_overwritten = upsert
+                && op == RowOp::UpdateBefore
+                && row + 1 < batch.len()
+                && op_of(batch, row + 1) == RowOp::UpdateAfter
+                && keys.with(row, |key| keys.with(row + 1, |next| key == next));
+            if is_overwritten {
                 continue;
             }
-            let deletes = upsert && op == RowOp::Delete;
+            let deletes = upsert && matches!(op, RowOp::Delete | RowOp::UpdateBefore);
             let refused = keys.with(row, |key| {
                 let value = if deletes {
                     None
@@ -179,6 +200,21 @@ impl Encoder {
             });
             if let Some(reason) = refused {
                 push_bad(bad, batch, row, reason);
+                if upsert && op == RowOp::UpdateAfter {
+                    // What it would have overwritten is not true any more.
+                    keys.with(row, |key| {
+                        let limit = self.limits.message_bytes_max;
+                        if let Some(key) = key
+                            && key.len() + RECORD_OVERHEAD_BYTES <= limit
+                        {
+                            take(Record {
+                                partition: partition_of(key, self.limits.partitions_n),
+                                key: Some(key),
+                                value: None,
+                            });
+                        }
+                    });
+                }
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Owns: resolving names, patterns and times once, into manifest 0 (C10). Start at:
 //! [`KafkaEnumerator`].
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -13,7 +14,7 @@ use streamforge_engine::error::Error;
 use streamforge_engine::source::SplitEnumerator;
 
 use super::config::{EndAt, SourceConfig, StartFrom};
-use super::lookup::{Error as LookupError, Lookup, LookupPlace};
+use super::lookup::{Ask, Error as LookupError, LookupPlace};
 use super::split::Description;
 use crate::error::{failed, refused};
 
@@ -28,13 +29,17 @@ fn is_internal(topic: &str) -> bool {
     topic.starts_with("__")
 }
 
+fn whole_name(pattern: &str) -> Result<Regex, regex::Error> {
+    Regex::new(&format!("^(?:{pattern})$"))
+}
+
 /// The topics that a source names now.
-pub fn topics_of(config: &SourceConfig, lookup: &Lookup) -> Result<Vec<String>, LookupError> {
+pub fn topics_of(config: &SourceConfig, lookup: &impl Ask) -> Result<Vec<String>, LookupError> {
     let Some(pattern) = &config.topic_pattern else {
         return Ok(config.topics.clone());
     };
     // The plan has checked it.
-    let Ok(pattern) = Regex::new(&format!("^(?:{pattern})$")) else {
+    let Ok(pattern) = whole_name(pattern) else {
         return Ok(Vec::new());
     };
     let mut topics: Vec<String> = lookup
@@ -57,7 +62,7 @@ fn start(config: &SourceConfig, (low, high): (i64, i64), since: Option<i64>) -> 
 
 fn list_topic(
     config: &SourceConfig,
-    lookup: &Lookup,
+    lookup: &impl Ask,
     topic: &str,
     time_ms: Option<i64>,
 ) -> Result<Vec<SplitState>, LookupError> {
@@ -85,9 +90,10 @@ fn list_topic(
     Ok(splits)
 }
 
-fn list_all(
+/// Every partition of a source, where a first start begins; `time_ms`: what `startTimestamp` says.
+pub fn list_all(
     config: &SourceConfig,
-    lookup: &Lookup,
+    lookup: &impl Ask,
     time_ms: Option<i64>,
 ) -> Result<Vec<SplitState>, LookupError> {
     let mut splits = Vec::new();
@@ -129,11 +135,10 @@ impl KafkaEnumerator {
     }
 }
 
-#[async_trait]
-impl SplitEnumerator for KafkaEnumerator {
-    async fn list(&mut self) -> Result<Vec<SplitState>, Error> {
-        let (config, place) = (self.config.clone(), self.place.clone());
-        let time_ms = self.start_time_ms()?;
+impl KafkaEnumerator {
+    /// Lists the partitions that this block means; brokers that are away are waited for.
+    async fn list_of(&self, config: SourceConfig) -> Result<Vec<SplitState>, Error> {
+        let (place, time_ms) = (self.place.clone(), self.start_time_ms()?);
         let action = format!("list partitions of {}", self.node);
         let asked = tokio::task::spawn_blocking(move || {
             let lookup = place.open()?;
@@ -157,10 +162,109 @@ impl SplitEnumerator for KafkaEnumerator {
             Err(failed(action, true, error))
         })
     }
+
+    /// Names topics that a bounded read with a pattern does not have: they were not there when it was
+    /// resolved, or the pattern is another one. Nobody waits for that.
+    fn name_unread(&self, known: BTreeSet<String>) {
+        let (node, config, place) = (self.node.clone(), self.config.clone(), self.place.clone());
+        tokio::task::spawn_blocking(move || {
+            let Ok(lookup) = place.open() else { return };
+            let Ok(topics) = topics_of(&config, &lookup) else {
+                return;
+            };
+            let unread: Vec<_> = topics
+                .into_iter()
+                .filter(|topic| !known.contains(topic))
+                .collect();
+            if !unread.is_empty() {
+                let unread = unread.join(", ");
+                tracing::warn!(
+                    node,
+                    unread,
+                    "topicPattern means topics that this bounded read does not read: which it reads was \
+                     resolved at its first start; to read them, too, name all in `topics`"
+                );
+            }
+        });
+    }
+}
+
+/// What an edited block does to a source that has read before.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Edit {
+    /// Topics it was reading.
+    known: BTreeSet<String>,
+    /// Topics that are named now for the first time.
+    added: Vec<String>,
+    /// Topics that nothing names any more and that are not read to their end.
+    dropped: BTreeSet<String>,
+}
+
+fn edit_of(config: &SourceConfig, known: &[SplitState]) -> Result<Edit, super::split::Error> {
+    let mut edit = Edit::default();
+    let pattern = config.topic_pattern.as_deref().map(whole_name);
+    for state in known {
+        let (Description { topic, .. }, offset) = Description::open(state)?;
+        let is_named = match &pattern {
+            // The plan has checked it.
+            Some(pattern) => pattern.as_ref().is_ok_and(|it| it.is_match(&topic)),
+            None => config.topics.contains(&topic),
+        };
+        if !is_named && offset.is_some() {
+            edit.dropped.insert(topic.clone());
+        }
+        edit.known.insert(topic);
+    }
+    if pattern.is_none() {
+        let named = config.topics.iter();
+        let added = named.filter(|topic| !edit.known.contains(*topic));
+        edit.added = added.cloned().collect();
+    }
+    Ok(edit)
+}
+
+#[async_trait]
+impl SplitEnumerator for KafkaEnumerator {
+    async fn list(&mut self) -> Result<Vec<SplitState>, Error> {
+        self.list_of(self.config.clone()).await
+    }
+
+    async fn list_new(&mut self, known: &[SplitState]) -> Result<Vec<SplitState>, Error> {
+        let action = || format!("read {}", self.node);
+        let edit = edit_of(&self.config, known).map_err(|error| failed(action(), false, error))?;
+        if !edit.dropped.is_empty() {
+            let dropped: Vec<_> = edit.dropped.iter().map(|it| format!("`{it}`")).collect();
+            let reason = format!(
+                "the document no longer names {}, and the rest of it would never be read; name it again, or \
+                 start the job anew with --fresh",
+                dropped.join(", ")
+            );
+            return Err(refused(action(), reason));
+        }
+        if self.config.topic_pattern.is_some() && self.config.end_at.is_some() {
+            self.name_unread(edit.known);
+        }
+        if edit.added.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (node, added) = (&self.node, edit.added.join(", "));
+        tracing::info!(
+            node,
+            added,
+            "topics that the document names now are read, too"
+        );
+        let config = SourceConfig {
+            topics: edit.added,
+            ..self.config.clone()
+        };
+        self.list_of(config).await
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use streamforge_core::manifest::SplitProgress;
+
     use super::*;
 
     fn config(json: &str) -> SourceConfig {
@@ -180,5 +284,51 @@ mod tests {
         assert_eq!(start(&latest, (3, 100), None), 100);
         assert_eq!(start(&time, (3, 100), Some(40)), 40);
         assert_eq!(start(&time, (3, 100), None), 100, "all are before it");
+    }
+
+    fn reads(topic: &str, is_ended: bool) -> SplitState {
+        let description = Description {
+            topic: topic.to_owned(),
+            partition: 0,
+            topic_id: None,
+            start: 0,
+            end: Some(9),
+        };
+        let mut state = description.at(5);
+        if is_ended {
+            state.progress = SplitProgress::End;
+        }
+        state
+    }
+
+    #[test]
+    fn topics_that_a_document_gains_and_loses_between_two_runs_are_known_c10() {
+        let bounded = |topics: &str| {
+            let more = r#""endAt":"Latest""#;
+            config(&format!(r#"{{"bootstrapServers":"a",{topics},{more}}}"#))
+        };
+        let edit = |topics: &str, known: &[SplitState]| {
+            let edit = edit_of(&bounded(topics), known).unwrap();
+            (edit.added, edit.dropped.into_iter().collect::<Vec<_>>())
+        };
+        let (a, b) = (reads("ta", false), reads("tb", false));
+        let nothing = (vec![], vec![]);
+        let both = [a.clone(), b];
+
+        assert_eq!(edit(r#""topics":["tb","ta"]"#, &both), nothing);
+        let added = (vec!["tb".to_owned()], vec![]);
+        assert_eq!(
+            edit(r#""topics":["ta","tb"]"#, std::slice::from_ref(&a)),
+            added
+        );
+        let dropped = (vec![], vec!["ta".to_owned()]);
+        assert_eq!(edit(r#""topics":["tb"]"#, &both), dropped);
+        // What is read to its end need not be named.
+        let ended = [reads("ta", true), reads("tb", false)];
+        assert_eq!(edit(r#""topics":["tb"]"#, &ended), nothing);
+        // A pattern means whole names.
+        assert_eq!(edit(r#""topicPattern":"t.""#, &both), nothing);
+        let dropped = (vec![], vec!["ta".to_owned()]);
+        assert_eq!(edit(r#""topicPattern":"t""#, &[a]), dropped);
     }
 }

@@ -11,11 +11,10 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 use arrow::error::ArrowError;
-use rdkafka::Message;
-use rdkafka::message::{BorrowedMessage, Headers};
 use streamforge_core::job_graph::{self, SourceColumn};
 use streamforge_engine::types;
 
+use super::edge::Record;
 use crate::formats::decoded::{Column, Decoded};
 
 /// Where an output column comes from.
@@ -49,6 +48,7 @@ pub struct Kept {
     keys: Vec<Option<Vec<u8>>>,
     timestamps: Vec<Option<i64>>,
     headers: Vec<Vec<(String, Option<Vec<u8>>)>>,
+    bytes: usize,
 }
 
 impl Kept {
@@ -57,12 +57,18 @@ impl Kept {
         self.offsets.get(record as usize).copied().unwrap_or(-1)
     }
 
+    /// Bytes of keys and headers.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.offsets.clear();
         self.keys.clear();
         self.timestamps.clear();
         self.headers.clear();
+        self.bytes = 0;
     }
 }
 
@@ -104,28 +110,29 @@ impl Layout {
 
     /// Keeps what the output wants of a record.
     #[inline]
-    pub fn keep(&self, kept: &mut Kept, message: &BorrowedMessage<'_>) {
-        kept.offsets.push(message.offset());
+    pub fn keep(&self, kept: &mut Kept, record: &impl Record) {
+        kept.offsets.push(record.offset());
         if self.keeps_more {
-            self.keep_more(kept, message);
+            self.keep_more(kept, record);
         }
     }
 
-    fn keep_more(&self, kept: &mut Kept, message: &BorrowedMessage<'_>) {
+    fn keep_more(&self, kept: &mut Kept, record: &impl Record) {
         if self.wants(&Origin::Key) {
-            kept.keys.push(message.key().map(<[u8]>::to_vec));
+            let key = record.key();
+            kept.bytes += key.map_or(0, <[u8]>::len);
+            kept.keys.push(key.map(<[u8]>::to_vec));
         }
         if self.wants(&Origin::Timestamp) {
-            kept.timestamps.push(message.timestamp().to_millis());
+            kept.timestamps.push(record.written_ms());
         }
         if self.wants(&Origin::Headers) {
-            let headers = message.headers().map(|headers| {
-                let header = |header: rdkafka::message::Header<'_, &[u8]>| {
-                    (header.key.to_owned(), header.value.map(<[u8]>::to_vec))
-                };
-                headers.iter().map(header).collect()
-            });
-            kept.headers.push(headers.unwrap_or_default());
+            let headers = record.headers();
+            let bytes = |(name, value): &(String, Option<Vec<u8>>)| {
+                name.len() + value.as_ref().map_or(0, Vec::len)
+            };
+            kept.bytes += headers.iter().map(bytes).sum::<usize>();
+            kept.headers.push(headers);
         }
     }
 

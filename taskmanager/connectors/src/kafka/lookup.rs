@@ -4,7 +4,7 @@
 //! calls block; they run on threads made for that.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -13,10 +13,14 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::client::{Context, Ear};
 use super::config::{ANSWER_TIMEOUT, Access};
+use super::keep::Keeper;
 use streamforge_engine::error::Error as EngineError;
 
 /// How often is asked about a topic before it is believed to be missing.
 const MISSING_ASKED: u32 = 4;
+
+/// How many callbacks one answer may wait for: two lines of a log for each of many partitions.
+const CALLBACKS_MAX: usize = 1_000_000;
 
 /// Pause between two such questions.
 const MISSING_PAUSE: Duration = Duration::from_millis(300);
@@ -58,6 +62,14 @@ pub enum Error {
         /// Where.
         servers: String,
     },
+    /// Its brokers are away; one of them will be chosen.
+    #[error("{topic}/{partition} has no leader now")]
+    NoLeader {
+        /// Topic.
+        topic: String,
+        /// Partition.
+        partition: i32,
+    },
     /// Another refusal.
     #[error("ask kafka {servers} about `{topic}`")]
     Refused {
@@ -74,9 +86,14 @@ impl Error {
     /// Whether the same question may be answered later without anybody's help.
     pub fn may_pass(&self) -> bool {
         match self {
-            Error::Unreachable { .. } | Error::Refused { .. } => true,
+            Error::Unreachable { .. } | Error::NoLeader { .. } | Error::Refused { .. } => true,
             Error::Credentials { .. } | Error::NoSuchTopic { .. } | Error::Denied { .. } => false,
         }
+    }
+
+    /// Whether brokers refused the credentials.
+    pub fn means_credentials(&self) -> bool {
+        matches!(self, Error::Credentials { .. })
     }
 }
 
@@ -87,6 +104,37 @@ pub struct TopicFacts {
     pub partitions_n: i32,
     /// Its identity, where brokers tell it.
     pub id: Option<String>,
+    /// The broker that leads each partition; -1: none does now.
+    pub leaders: Vec<i32>,
+}
+
+impl TopicFacts {
+    /// The broker that leads a partition, if one does now.
+    pub fn leader(&self, partition: i32) -> Option<i32> {
+        let partition = usize::try_from(partition).ok()?;
+        let leader = self.leaders.get(partition).copied();
+        leader.filter(|leader| *leader >= 0)
+    }
+}
+
+/// What brokers can be asked. All calls block.
+pub trait Ask {
+    /// All topics there are.
+    fn topics(&self) -> Result<Vec<String>, Error>;
+
+    /// One topic. A broker that has just started may not know a topic yet: it is asked again.
+    fn topic(&self, topic: &str) -> Result<TopicFacts, Error>;
+
+    /// The oldest offset of a partition and its high watermark.
+    fn range(&self, topic: &str, partition: i32) -> Result<(i64, i64), Error>;
+
+    /// The first offset of each partition at or after a time in milliseconds; none: all are before it.
+    fn first_since(
+        &self,
+        topic: &str,
+        partitions_n: i32,
+        time_ms: i64,
+    ) -> Result<Vec<Option<i64>>, Error>;
 }
 
 /// A client for questions.
@@ -94,6 +142,8 @@ pub struct Lookup {
     consumer: BaseConsumer<Context>,
     ear: Arc<Ear>,
     servers: String,
+    /// Held by whoever takes in what the client has to tell: when it is free, all of it has been heard.
+    listening: Mutex<()>,
 }
 
 impl std::fmt::Debug for Lookup {
@@ -109,9 +159,21 @@ pub struct LookupPlace {
     pub access: Access,
     /// Folder of secrets.
     pub secrets: Option<PathBuf>,
+    /// Who keeps clients that are asked more than once.
+    pub keeper: Keeper,
 }
 
 impl LookupPlace {
+    /// A place of which no client is kept.
+    pub fn new(access: Access, secrets: Option<PathBuf>) -> Self {
+        let keeper = Keeper::default();
+        Self {
+            access,
+            secrets,
+            keeper,
+        }
+    }
+
     /// The client.
     pub fn open(&self) -> Result<Lookup, EngineError> {
         Lookup::open(&self.access, self.secrets.as_deref())
@@ -131,14 +193,22 @@ impl Lookup {
             consumer,
             ear,
             servers: access.bootstrap_servers.clone(),
+            listening: Mutex::default(),
         })
     }
 
-    /// What the callbacks heard.
+    /// Takes in all that the client has to tell by now. What is left would be heard in place of what the
+    /// next answer tells.
     fn listen(&self) {
-        // Each poll performs one callback; a metadata answer makes some dozen log lines.
-        for _ in 0..200 {
-            let _ = self.consumer.poll(Duration::ZERO);
+        let listening = self.listening.lock();
+        let _listening = listening.unwrap_or_else(PoisonError::into_inner);
+        // Each poll performs one callback; a metadata answer makes lines of the log for each partition.
+        for _ in 0..CALLBACKS_MAX {
+            let before = self.ear.heard_n();
+            let told = self.consumer.poll(Duration::ZERO);
+            if told.is_none() && self.ear.heard_n() == before {
+                return;
+            }
         }
     }
 
@@ -192,16 +262,6 @@ impl Lookup {
         }
     }
 
-    /// All topics there are.
-    pub fn topics(&self) -> Result<Vec<String>, Error> {
-        let metadata = self
-            .consumer
-            .fetch_metadata(None, ANSWER_TIMEOUT)
-            .map_err(|error| self.error("", "list", error))?;
-        let topics = metadata.topics().iter();
-        Ok(topics.map(|topic| topic.name().to_owned()).collect())
-    }
-
     /// A broker's number.
     pub fn some_broker(&self) -> Result<i32, Error> {
         let metadata = self
@@ -213,17 +273,6 @@ impl Lookup {
             servers: self.servers.clone(),
             reason: "no broker is listed".to_owned(),
         })
-    }
-
-    /// One topic. A broker that has just started may not know a topic yet: it is asked again.
-    pub fn topic(&self, topic: &str) -> Result<TopicFacts, Error> {
-        for _ in 1..MISSING_ASKED {
-            match self.ask_topic(topic) {
-                Err(Error::NoSuchTopic { .. }) => std::thread::sleep(MISSING_PAUSE),
-                answer => return answer,
-            }
-        }
-        self.ask_topic(topic)
     }
 
     fn ask_topic(&self, topic: &str) -> Result<TopicFacts, Error> {
@@ -243,6 +292,13 @@ impl Lookup {
             return Err(self.error(topic, "describe", source));
         }
         let partitions_n = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
+        let mut leaders = vec![-1; found.partitions().len()];
+        for partition in found.partitions() {
+            let idx = usize::try_from(partition.id()).ok();
+            if let Some(leader) = idx.and_then(|idx| leaders.get_mut(idx)) {
+                *leader = partition.leader();
+            }
+        }
         let began = Instant::now();
         // The line with the identity was written before the answer was given.
         let id = loop {
@@ -252,18 +308,41 @@ impl Lookup {
                 break id;
             }
         };
-        Ok(TopicFacts { partitions_n, id })
+        Ok(TopicFacts {
+            partitions_n,
+            id,
+            leaders,
+        })
+    }
+}
+
+impl Ask for Lookup {
+    fn topics(&self) -> Result<Vec<String>, Error> {
+        let metadata = self
+            .consumer
+            .fetch_metadata(None, ANSWER_TIMEOUT)
+            .map_err(|error| self.error("", "list", error))?;
+        let topics = metadata.topics().iter();
+        Ok(topics.map(|topic| topic.name().to_owned()).collect())
     }
 
-    /// The oldest offset of a partition and its high watermark.
-    pub fn range(&self, topic: &str, partition: i32) -> Result<(i64, i64), Error> {
+    fn topic(&self, topic: &str) -> Result<TopicFacts, Error> {
+        for _ in 1..MISSING_ASKED {
+            match self.ask_topic(topic) {
+                Err(Error::NoSuchTopic { .. }) => std::thread::sleep(MISSING_PAUSE),
+                answer => return answer,
+            }
+        }
+        self.ask_topic(topic)
+    }
+
+    fn range(&self, topic: &str, partition: i32) -> Result<(i64, i64), Error> {
         self.consumer
             .fetch_watermarks(topic, partition, ANSWER_TIMEOUT)
             .map_err(|error| self.error(topic, "read", error))
     }
 
-    /// The first offset of each partition at or after a time in milliseconds; none: all are before it.
-    pub fn first_since(
+    fn first_since(
         &self,
         topic: &str,
         partitions_n: i32,

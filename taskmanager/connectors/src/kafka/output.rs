@@ -13,7 +13,7 @@ use streamforge_engine::error::Error;
 
 use super::client::Context;
 use super::config::cannot_open;
-use super::lookup::LookupPlace;
+use super::lookup::{Ask as _, LookupPlace};
 use crate::error::{failed, refused};
 
 /// How long nothing may come before the read is given up.

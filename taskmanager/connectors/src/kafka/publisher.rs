@@ -5,10 +5,10 @@
 //!
 //! Invariants X1 to X4: see there. A publisher that was found to be the zombie never begins again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -20,32 +20,29 @@ use streamforge_store::ObjectStore;
 use tokio::task::JoinError;
 
 use super::config::SinkConfig;
+use super::identity::{IdentityWatch, check_identity};
+use super::keep::Keeper;
 use super::lookup::LookupPlace;
 use super::marker::{
     Author, Doubt, Listed, Marker, Step, TakeOver, after_part, next_step, take_over,
 };
-use super::split::is_another;
 use super::staged::{self, Detail};
 use super::topic_settings::{TopicView, offsets_kept_for};
 use super::transaction::{self, SlotPlace, SlotProducer, Unwatched, Watch};
 use crate::error::failed;
 
+mod refresh;
 pub mod refusal;
+mod slots;
 
 pub use refusal::Refusal;
+use slots::{Slot, Slots, lock};
 
 /// How long a take-over waits for brokers before the attempt ends and is begun anew.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pause between two tries of a take-over.
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// A slot that published nothing for this long writes its marker again: a group's offsets are kept
-/// for days after their commit, not for ever (X3).
-const REFRESH_AFTER: Duration = Duration::from_hours(1);
-
-/// How often is looked for such slots.
-const REFRESH_LOOK: Duration = Duration::from_mins(10);
 
 /// How a publisher is made.
 #[derive(Clone, Debug)]
@@ -64,6 +61,18 @@ pub struct KafkaPublisherSpec {
     pub epoch: Epoch,
     /// A person said that this sink's rows may come twice after its marker was lost.
     pub accept_lost_marker: bool,
+    /// Who keeps clients for the next attempt.
+    pub keeper: Keeper,
+}
+
+impl KafkaPublisherSpec {
+    fn lookup(&self) -> LookupPlace {
+        LookupPlace {
+            access: self.config.access.clone(),
+            secrets: self.secrets.clone(),
+            keeper: self.keeper.clone(),
+        }
+    }
 }
 
 /// Transactional id and group of a slot. They carry the job's identity, so that jobs of one name on
@@ -72,19 +81,15 @@ pub fn slot_id(job: &JobId, sink: &OperatorUid, slot: u32) -> String {
     format!("streamforge-{job}-{sink}-{slot}")
 }
 
-/// One slot: its producer while that is sound.
-#[derive(Default)]
-struct Slot {
-    producer: Option<SlotProducer>,
-    committed: Option<Instant>,
-}
-
 struct Inner {
     spec: KafkaPublisherSpec,
     store: Arc<dyn ObjectStore>,
-    slots: Mutex<BTreeMap<SlotId, Arc<Mutex<Slot>>>>,
+    slots: Slots,
     zombie: AtomicBool,
+    /// Why brokers cannot be asked now; a take-over waits for them.
+    away: Mutex<Option<String>>,
     watch: Box<dyn Watch + Send + Sync>,
+    identity: IdentityWatch,
 }
 
 /// Publishes a sink's slots.
@@ -96,11 +101,6 @@ impl std::fmt::Debug for KafkaPublisher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "KafkaPublisher({})", self.inner.spec.sink)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panic left half done is a producer, and that is thrown away.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refusal(action: String, refusal: Refusal) -> Error {
@@ -120,33 +120,15 @@ impl KafkaPublisher {
         watch: Box<dyn Watch + Send + Sync>,
     ) -> Self {
         let inner = Arc::new(Inner {
+            identity: IdentityWatch::new(spec.lookup(), spec.config.topic.clone()),
             spec,
             store,
-            slots: Mutex::default(),
+            slots: Slots::default(),
             zombie: AtomicBool::new(false),
+            away: Mutex::default(),
             watch,
         });
         KafkaPublisher { inner }
-    }
-
-    /// Writes the markers of idle slots again, until the publisher is gone. Needs a runtime.
-    pub fn refresh_in_background(&self) {
-        let inner = Arc::downgrade(&self.inner);
-        tokio::spawn(refresh(inner));
-    }
-}
-
-async fn refresh(inner: Weak<Inner>) {
-    loop {
-        tokio::time::sleep(REFRESH_LOOK).await;
-        let Some(inner) = inner.upgrade() else { return };
-        let slots: Vec<_> = lock(&inner.slots).values().cloned().collect();
-        let refreshed = tokio::task::spawn_blocking(move || {
-            for slot in slots {
-                inner.refresh(&slot, REFRESH_AFTER);
-            }
-        });
-        let _ = refreshed.await;
     }
 }
 
@@ -164,19 +146,12 @@ impl Inner {
     }
 
     fn lookup(&self) -> LookupPlace {
-        LookupPlace {
-            access: self.spec.config.access.clone(),
-            secrets: self.spec.secrets.clone(),
-        }
-    }
-
-    fn slot(&self, id: &SlotId) -> Arc<Mutex<Slot>> {
-        Arc::clone(lock(&self.slots).entry(id.clone()).or_default())
+        self.spec.lookup()
     }
 
     /// Whether a slot has a producer that may be used (X2).
     fn is_sound(&self, slot: &SlotId) -> bool {
-        let mutex = self.slot(slot);
+        let mutex = self.slots.of(slot);
         let slot = lock(&mutex);
         slot.producer.as_ref().is_some_and(SlotProducer::is_sound)
     }
@@ -198,29 +173,6 @@ impl Inner {
             transaction::Error::TimeoutTooLong { .. } | transaction::Error::Foreign { .. }
         );
         failed(self.action(), retry, error)
-    }
-
-    /// Writes the marker of a slot that has been idle for so long.
-    fn refresh(&self, slot: &Mutex<Slot>, after: Duration) {
-        let mut slot = lock(slot);
-        if slot.committed.is_none_or(|at| at.elapsed() < after) {
-            return;
-        }
-        let Some(mut producer) = slot.producer.take() else {
-            return;
-        };
-        let Some(marker) = producer.marker() else {
-            return;
-        };
-        match producer.commit(&[], marker.by(self.author()), &*self.watch) {
-            Ok(()) => {
-                slot.committed = Some(Instant::now());
-                slot.producer = Some(producer);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "an idle slot's marker could not be written again");
-            }
-        }
     }
 
     /// A slot's producer, taken over anew if the last one was thrown away. Blocks.
@@ -258,7 +210,9 @@ impl Inner {
                 producer
                     .commit(&[], marker, &*self.watch)
                     .map_err(|error| self.failed(error))?;
-                slot.committed = Some(Instant::now());
+                (slot.committed, slot.is_retired) = (Some(Instant::now()), false);
+                // The end of this transaction may hit the next one, which is of rows.
+                producer.check_sound().map_err(|error| self.failed(error))?;
                 slot.producer = Some(producer);
                 Ok(Taken::Mine)
             }
@@ -292,30 +246,14 @@ impl Inner {
         (doubt, Some(kept))
     }
 
-    /// Rows that were meant for a topic that is gone are not written to another of its name.
-    fn check_topic(
-        &self,
-        slot: &SlotId,
-        view: &TopicView,
-        object: &StagedObject,
-    ) -> Result<(), Error> {
-        let Ok(detail) = serde_json::from_str::<Detail>(&object.detail) else {
-            return Ok(());
-        };
-        if is_another(detail.topic_id.as_deref(), view.id.as_deref())
-            && !self.spec.accept_lost_marker
-        {
-            return Err(refusal(
-                self.action(),
-                Refusal::AnotherTopic {
-                    slot: slot.clone(),
-                    topic: self.spec.config.topic.clone(),
-                    stored: detail.topic_id.unwrap_or_default(),
-                    now: view.id.clone().unwrap_or_default(),
-                },
-            ));
+    /// The identity of the topic that rows were staged for; none: whatever there is may be written to.
+    fn identity_of(&self, object: &StagedObject) -> Option<String> {
+        if self.spec.accept_lost_marker {
+            return None;
         }
-        Ok(())
+        serde_json::from_str::<Detail>(&object.detail)
+            .ok()?
+            .topic_id
     }
 
     /// Takes one slot over; asks about retention only when a marker is missing.
@@ -330,13 +268,15 @@ impl Inner {
             .flat_map(|interval| &interval.objects)
             .next();
         if let Some(object) = oldest {
-            self.check_topic(&wanted.slot, view, object)?;
+            let stored = self.identity_of(object);
+            let topic = &self.spec.config.topic;
+            check_identity(topic, stored.as_deref(), view.id.as_deref())?;
         }
         let mut doubt = Doubt::Open;
         let mut kept = None;
         loop {
             let (inner, view, wanted_of_thread) = (Arc::clone(self), view.clone(), wanted.clone());
-            let slot = self.slot(&wanted.slot);
+            let slot = self.slots.of(&wanted.slot);
             let taken = tokio::task::spawn_blocking(move || {
                 let mut slot = lock(&slot);
                 let id = &wanted_of_thread.slot;
@@ -398,7 +338,7 @@ impl Inner {
         interval: CheckpointId,
         parts: u32,
     ) -> Result<Option<u32>, Error> {
-        let mutex = self.slot(slot);
+        let mutex = self.slots.of(slot);
         let marker = lock(&mutex)
             .producer
             .as_ref()
@@ -449,7 +389,7 @@ impl Inner {
             let (slot, key) = (slot.clone(), key.clone());
             return Err(refusal(self.action(), Refusal::Missing { slot, key }));
         };
-        let (inner, mutex, key) = (Arc::clone(self), self.slot(slot), key.clone());
+        let (inner, mutex, key) = (Arc::clone(self), self.slots.of(slot), key.clone());
         let written = tokio::task::spawn_blocking(move || {
             let records = staged::decode(&found.bytes)
                 .map_err(|error| failed(format!("read staged object {key}"), false, error))?;
@@ -527,6 +467,8 @@ impl Publisher for KafkaPublisher {
             let Some((part, object)) = next else {
                 return Ok(());
             };
+            let stored = inner.identity_of(object);
+            inner.identity.check(stored.as_deref()).await?;
             let marker = after_part(interval.id, part, parts, inner.author());
             inner.publish_part(slot, object, marker).await?;
         }
@@ -545,22 +487,20 @@ impl Publisher for KafkaPublisher {
         }
     }
 
+    fn trouble(&self) -> Option<String> {
+        lock(&self.inner.away).clone()
+    }
+
     async fn retire_others(&self, needed: &BTreeSet<SlotId>) {
-        let has_producer =
-            |slot: &Mutex<Slot>| slot.try_lock().is_ok_and(|it| it.producer.is_some());
-        let mut slots: Vec<(SlotId, Arc<Mutex<Slot>>)> = Vec::new();
-        for (id, slot) in &*lock(&self.inner.slots) {
-            if !needed.contains(id) && has_producer(slot) {
-                slots.push((id.clone(), Arc::clone(slot)));
-            }
-        }
+        let slots = self.inner.slots.unneeded(needed);
         if slots.is_empty() {
             return;
         }
         // A client waits for its own end. What was committed is remembered: see `take`.
         let dropped = tokio::task::spawn_blocking(move || {
             for (id, slot) in slots {
-                lock(&slot).producer = None;
+                let mut slot = lock(&slot);
+                (slot.producer, slot.is_retired) = (None, true);
                 tracing::info!(slot = %id, "slot retired: no subtask writes it, all of it is visible");
             }
         });
@@ -576,7 +516,10 @@ impl Publisher for KafkaPublisher {
 impl KafkaPublisher {
     async fn try_take_over(&self, slots: &[SlotTakeOver]) -> Result<(), Error> {
         let inner = &self.inner;
-        let view = TopicView::look(&inner.lookup(), &inner.spec.config.topic).await?;
+        let looked = TopicView::look(&inner.lookup(), &inner.spec.config.topic).await;
+        let away = looked.as_ref().err().filter(|error| may_pass(error));
+        *lock(&inner.away) = away.map(Error::with_causes);
+        let view = looked?;
         let wanted: Vec<Wanted> = slots
             .iter()
             .map(|slot| Wanted {

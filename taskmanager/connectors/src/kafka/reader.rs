@@ -1,7 +1,8 @@
 //! Reading partitions.
 //!
 //! Owns: one consumer per subtask with a queue per partition, batches of one partition at a time, the
-//! ends of bounded partitions, what is idle, and new partitions. Start at: [`KafkaReader`].
+//! ends of bounded partitions, what is idle, and new partitions. Clients, threads and the clock are at the
+//! [`Edge`]. Start at: [`KafkaReader`].
 //!
 //! The consumer never joins a group: partitions are assigned at the offsets of the checkpoint. What
 //! the network does is no failure of the task: a broker that is away is *trouble*, told to people,
@@ -14,30 +15,29 @@ use std::time::{Duration, Instant};
 
 use arrow::array::UInt64Array;
 use async_trait::async_trait;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::{Message, Offset, TopicPartitionList};
+use streamforge_core::ids::SplitId;
 use streamforge_core::manifest::{SplitProgress, SplitState};
 use streamforge_engine::batch::{BATCH_ROWS, BadRows, Origin};
 use streamforge_engine::error::Error;
 use streamforge_engine::source::{Health, SourceBatch, SourceEvent, SourceReader};
-use tokio::sync::Notify;
-use xxhash_rust::xxh3::xxh3_64;
 
+use super::brokers::Brokers;
 use super::check::{Checked, Error as CheckError};
-use super::client::{Context, Ear};
-use super::config::{SourceConfig, cannot_open};
+use super::config::SourceConfig;
+use super::edge::{Consume, Edge, Instead, Queue, Record, Start};
 use super::layout::{Kept, Layout};
-use super::lookup::LookupPlace;
 use super::records::{DecodedRecords, Records};
 use super::split::Description;
 use crate::error::failed;
 use crate::formats::decoder::TextFormat;
-use question::{Answer, Question, Questions};
+use question::{Question, Questions};
 use split::OpenSplit;
+use trouble::Trouble;
 
+mod answers;
 pub mod question;
 pub mod split;
+pub mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -93,18 +93,24 @@ pub struct KafkaPlace {
     pub group: Option<String>,
 }
 
+/// What a reader takes records from.
+type QueueOf<E> = <<E as Edge>::Consumer as Consume>::Queue;
+
 /// Reads the partitions of one subtask.
-pub struct KafkaReader {
+pub struct KafkaReader<E: Edge = Brokers> {
     spec: KafkaSourceSpec,
     place: KafkaPlace,
     /// Dropped before the consumer whose queues they are.
-    splits: Vec<OpenSplit>,
-    consumer: Option<Arc<BaseConsumer<Context>>>,
-    ear: Arc<Ear>,
-    wake: Arc<Notify>,
-    questions: Questions,
+    splits: Vec<OpenSplit<QueueOf<E>>>,
+    consumer: Option<Arc<E::Consumer>>,
+    /// What the client is made of; an older state of it at worst.
+    credentials: u64,
+    edge: E,
+    questions: Questions<E>,
     /// Splits that wait to be checked, with their offsets.
     unchecked: Vec<(Description, i64)>,
+    /// Why nothing was answered about them.
+    unanswered: Option<String>,
     seen: BTreeSet<String>,
     said: VecDeque<SourceEvent>,
     records: Option<Records>,
@@ -114,43 +120,52 @@ pub struct KafkaReader {
     served: Instant,
     looked: Instant,
     committed: Instant,
-    trouble: Option<String>,
+    trouble: Option<Trouble>,
+    /// What the client said of it last.
+    reason: Option<String>,
+    /// Offsets that were deleted before they were read.
+    skipped_n: u64,
     read_n: u64,
     all_n: u64,
     was_quiet: bool,
+    /// Rows of one batch.
+    rows_max: usize,
 }
 
-impl std::fmt::Debug for KafkaReader {
+impl<E: Edge> std::fmt::Debug for KafkaReader<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KafkaReader")
-            .field("node", &self.spec.node)
-            .field("subtask", &self.place.subtask)
-            .finish_non_exhaustive()
+        write!(f, "KafkaReader({}#{})", self.spec.node, self.place.subtask)
     }
 }
 
 impl KafkaReader {
-    /// A reader without splits; asks nobody yet.
+    /// A reader of real brokers without splits; asks nobody yet.
     pub fn new(spec: KafkaSourceSpec, place: KafkaPlace) -> Self {
+        let (access, secrets) = (spec.config.access.clone(), spec.secrets.clone());
+        let brokers = Brokers::new(&spec.node, access, secrets, place.group.clone());
+        Self::at(brokers, spec, place)
+    }
+}
+
+impl<E: Edge> KafkaReader<E> {
+    /// A reader without splits; asks nobody yet.
+    pub fn at(edge: E, spec: KafkaSourceSpec, place: KafkaPlace) -> Self {
         let seen = place
             .known
             .iter()
             .map(|split| split.split.0.clone())
             .collect();
-        let lookup = LookupPlace {
-            access: spec.config.access.clone(),
-            secrets: spec.secrets.clone(),
-        };
-        let now = Instant::now();
+        let now = edge.now();
         KafkaReader {
-            questions: Questions::new(lookup, spec.config.clone()),
+            credentials: edge.credentials(),
+            questions: Questions::new(edge.clone(), spec.config.clone()),
+            edge,
             spec,
             place,
             splits: Vec::new(),
             consumer: None,
-            ear: Arc::default(),
-            wake: Arc::default(),
             unchecked: Vec::new(),
+            unanswered: None,
             seen,
             said: VecDeque::new(),
             records: None,
@@ -160,10 +175,17 @@ impl KafkaReader {
             looked: now,
             committed: now,
             trouble: None,
+            reason: None,
+            skipped_n: 0,
             read_n: 0,
             all_n: 0,
             was_quiet: false,
+            rows_max: BATCH_ROWS,
         }
+    }
+
+    fn since(&self, moment: Instant) -> Duration {
+        self.edge.now().saturating_duration_since(moment)
     }
 
     fn is_bounded(&self) -> bool {
@@ -181,75 +203,48 @@ impl KafkaReader {
         }
     }
 
-    /// People are told once when something goes wrong and once when it is over.
-    fn set_trouble(&mut self, trouble: Option<String>) {
-        let node = &self.spec.node;
-        match (&self.trouble, &trouble) {
-            (None, Some(trouble)) => tracing::warn!(node, trouble, "kafka source waits"),
-            (Some(_), None) => tracing::info!(node, "kafka source goes on"),
-            // The same, in newer words.
-            (Some(_), Some(_)) | (None, None) => {}
-        }
-        self.trouble = trouble;
-    }
-
     /// Begins to read splits that were found to be what they should be.
     fn open(&mut self, checked: Vec<Checked>) -> Result<(), Error> {
+        if checked.is_empty() {
+            return Ok(());
+        }
         let consumer = match &self.consumer {
             Some(consumer) => Arc::clone(consumer),
             None => {
-                let group = self.place.group.as_deref().unwrap_or("streamforge-reader");
                 let n = self.place.known.len().max(checked.len());
-                let access = &self.spec.config.access;
-                let config = access.reader(group, n, self.spec.secrets.as_deref())?;
-                let context = Context {
-                    ear: Arc::clone(&self.ear),
-                };
-                let consumer: BaseConsumer<Context> = config
-                    .create_with_context(context)
-                    .map_err(|error| cannot_open("a reader of kafka", error))?;
-                Arc::clone(self.consumer.insert(Arc::new(consumer)))
+                let consumer = Arc::new(self.edge.consumer(n)?);
+                Arc::clone(self.consumer.insert(consumer))
             }
         };
-        let mut assigned = TopicPartitionList::new();
-        for split in checked {
+        let mut starts = Vec::with_capacity(checked.len());
+        for split in &checked {
             if split.skipped > 0 {
                 let (id, skipped, offset) = (split.description.id(), split.skipped, split.offset);
                 tracing::warn!(split = %id, skipped, offset, "offsets were deleted before they were read");
+                self.skipped_n += unsigned(skipped);
             }
-            let Description {
-                topic, partition, ..
-            } = &split.description;
-            assigned
-                .add_partition_offset(topic, *partition, Offset::Offset(split.offset))
-                .map_err(|error| failed(self.action(), false, error))?;
-            // Its own queue first: once it is assigned, records come.
-            let queue = consumer.split_partition_queue(topic, *partition);
-            let Some(mut queue) = queue else {
-                let reason = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
-                return Err(failed(self.action(), true, reason));
-            };
-            let wake = Arc::clone(&self.wake);
-            queue.set_nonempty_callback(move || wake.notify_one());
-            self.splits
-                .push(OpenSplit::new(split.description, split.offset, queue));
+            starts.push(start(&split.description, split.offset));
         }
-        consumer
-            .incremental_assign(&assigned)
-            .map_err(|error| failed(self.action(), true, error))
+        let queues = consumer.assign(&starts)?;
+        let opened = checked.into_iter().zip(queues);
+        let opened =
+            opened.map(|(split, queue)| OpenSplit::new(split.description, split.offset, queue));
+        self.splits.extend(opened);
+        Ok(())
     }
 
     /// Serves callbacks, answers and what is due.
     fn serve(&mut self) -> Result<(), Error> {
-        self.served = Instant::now();
+        let now = self.edge.now();
+        self.served = now;
         if let Some(answer) = self.questions.take() {
             self.on_answer(answer)?;
         }
         if !self.unchecked.is_empty() {
             let splits = self.unchecked.clone();
             self.questions.ask(Question::Check(splits));
-        } else if !self.is_bounded() && self.looked.elapsed() >= LOOK_EVERY {
-            self.looked = Instant::now();
+        } else if !self.is_bounded() && self.since(self.looked) >= LOOK_EVERY {
+            self.looked = now;
             let known = self.seen.clone();
             self.questions.ask(Question::Look(known));
         }
@@ -257,118 +252,38 @@ impl KafkaReader {
             return Ok(());
         };
         for _ in 0..SERVED_MAX {
-            // Its errors have been told to the callbacks.
-            let _ = consumer.poll(Duration::ZERO);
+            consumer.serve();
         }
-        if self.ear.take_new_ids() {
-            self.check_ids_told()?;
+        if consumer.ear().take_new_ids() {
+            self.check_ids_told(&consumer)?;
         }
-        if let Some(places) = self.ear.take_places() {
+        if let Some(places) = consumer.ear().take_places() {
             for split in &mut self.splits {
-                split.on_place(&places);
+                split.find_place(&places, now);
             }
-            let trouble = self.splits.iter().find_map(OpenSplit::trouble);
-            let reason = self.ear.take_trouble().map(|trouble| trouble.reason);
-            let trouble = trouble.map(|text| match reason {
-                Some(reason) => format!("{text} ({reason})"),
-                None => text,
-            });
-            self.set_trouble(trouble);
+            let told = consumer.ear().take_trouble();
+            if told.is_some() && self.renew_if_replaced() {
+                return Ok(());
+            }
+            self.reason = told.map(|trouble| trouble.reason).or(self.reason.take());
+            self.find_trouble(now);
         }
         self.commit(&consumer);
         Ok(())
     }
 
-    fn on_answer(&mut self, answer: Answer) -> Result<(), Error> {
-        match answer {
-            Answer::Checked(Ok(checked)) => {
-                self.set_trouble(None);
-                let ids: Vec<_> = checked.iter().map(|it| it.description.id()).collect();
-                self.unchecked
-                    .retain(|(split, _)| !ids.contains(&split.id()));
-                self.open(checked)
-            }
-            Answer::Checked(Err(error)) if error.may_pass() => {
-                self.set_trouble(Some(error.to_string()));
-                Ok(())
-            }
-            Answer::Checked(Err(error)) => Err(self.check_failed(error)),
-            Answer::Looked(Ok(found)) => {
-                for (description, facts) in self.splits.iter().filter_map(|split| {
-                    let facts = found.topics.get(&split.description.topic)?;
-                    Some((&split.description, facts))
-                }) {
-                    super::check::check_identity(description, description.start, facts)
-                        .map_err(|error| self.check_failed(error))?;
-                }
-                self.discover(found.partitions);
-                Ok(())
-            }
-            // The consumer itself says what is wrong with brokers; a topic that is gone says so twice.
-            Answer::Looked(Err(error)) if error.may_pass() => Ok(()),
-            Answer::Looked(Err(error)) => {
-                if self.questions.failed_in_a_row() > 1 {
-                    return Err(self.check_failed(error.into()));
-                }
-                self.looked = Instant::now()
-                    .checked_sub(LOOK_EVERY / 2)
-                    .unwrap_or(self.looked);
-                Ok(())
-            }
-        }
-    }
-
-    /// KF-K1 while running: the client saw another identity of a topic it reads.
-    fn check_ids_told(&self) -> Result<(), Error> {
-        for split in &self.splits {
-            let now = self.ear.topic_ids(&split.description.topic).pop();
-            let facts = super::lookup::TopicFacts {
-                partitions_n: i32::MAX,
-                id: now,
-            };
-            super::check::check_identity(&split.description, split.position, &facts)
-                .map_err(|error| self.check_failed(error))?;
-        }
-        Ok(())
-    }
-
-    /// New partitions belong to the reader that the hash of their name says, and are read from their
-    /// begin: nothing of them was there before.
-    fn discover(&mut self, partitions: Vec<Description>) {
-        let parallelism = u64::from(self.place.parallelism.max(1));
-        for description in partitions {
-            let id = description.id();
-            let owner = xxh3_64(id.0.as_bytes()) % parallelism;
-            if owner == u64::from(self.place.subtask) && self.seen.insert(id.0.clone()) {
-                tracing::info!(split = %id, "new partition");
-                self.said
-                    .push_back(SourceEvent::Discovered(description.at(description.start)));
-                let start = description.start;
-                self.unchecked.push((description, start));
-            }
-        }
-    }
-
     /// Tells positions to the group. They are for people; nothing ever reads them back (KF-K14).
-    fn commit(&mut self, consumer: &BaseConsumer<Context>) {
-        if self.place.group.is_none() || self.committed.elapsed() < COMMIT_EVERY {
+    fn commit(&mut self, consumer: &E::Consumer) {
+        if self.place.group.is_none() || self.since(self.committed) < COMMIT_EVERY {
             return;
         }
-        self.committed = Instant::now();
-        let mut positions = TopicPartitionList::new();
+        self.committed = self.edge.now();
+        let mut positions = Vec::new();
         for split in self.splits.iter_mut().filter(|split| split.has_moved()) {
-            let Description {
-                topic, partition, ..
-            } = &split.description;
-            let offset = Offset::Offset(split.position);
-            let _ = positions.add_partition_offset(topic, *partition, offset);
+            positions.push(start(&split.description, split.position));
             split.told = split.position;
         }
-        if positions.count() > 0
-            && let Err(error) = consumer.commit(&positions, CommitMode::Async)
-        {
-            tracing::debug!(%error, "positions could not be told to the group");
-        }
+        consumer.tell(&positions);
     }
 
     /// Rows of the split whose turn it is, or of the next that has some.
@@ -397,35 +312,35 @@ impl KafkaReader {
             }
         };
         self.kept.clear();
-        let (mut out_of_range, mut passed) = (false, false);
-        while records.len() < BATCH_ROWS && records.bytes() < BATCH_BYTES && !split.is_at_end() {
-            match split.queue.poll(Duration::ZERO) {
+        let mut passed = false;
+        while records.len() < self.rows_max
+            && records.bytes() + self.kept.bytes() < BATCH_BYTES
+            && split.may_have_more()
+        {
+            let mut push = |record: <QueueOf<E> as Queue>::Record<'_>| {
+                let offset = record.offset();
+                if split.takes(offset) {
+                    records.push(offset, record.value());
+                    self.spec.layout.keep(&mut self.kept, &record);
+                }
+                (offset, record.written_ms())
+            };
+            let taken = split.queue.take().map(|taken| taken.map(&mut push));
+            match taken {
                 None => {
                     passed = split.on_drained();
                     break;
                 }
-                Some(Ok(message)) => {
-                    let (offset, written) = (message.offset(), message.timestamp());
-                    if split.takes(offset) {
-                        records.push(offset, message.payload());
-                        self.spec.layout.keep(&mut self.kept, &message);
-                    }
-                    drop(message);
-                    split.on_record(offset, written.to_millis());
+                Some(Ok((offset, written_ms))) => split.on_record(offset, written_ms),
+                Some(Err(Instead::End)) => {}
+                Some(Err(Instead::OutOfRange(error))) => {
+                    split.is_out_of_range = true;
+                    split.on_error(error);
                 }
-                Some(Err(KafkaError::PartitionEOF(_))) => {}
-                Some(Err(error)) => {
-                    out_of_range |= split::means_out_of_range(&error);
-                    split.on_error(&error);
-                }
+                Some(Err(Instead::Trouble(error))) => split.on_error(error),
             }
         }
-        if out_of_range {
-            let split = self.splits.swap_remove(idx);
-            self.reopen(split)?;
-            return Ok(None);
-        }
-        let ended = split.is_at_end();
+        let (ended, is_lost) = (split.is_at_end(), split.is_out_of_range);
         // Without a row the position moves, too: control records may be deleted like others.
         if !records.is_empty() || passed {
             let batch = self.batch(idx)?;
@@ -438,11 +353,16 @@ impl KafkaReader {
             self.end(idx)?;
             return Ok(self.said.pop_front());
         }
+        if is_lost {
+            self.reopen(idx)?;
+        }
         Ok(None)
     }
 
-    /// The split's offset is not there: it is asked about as at a restore.
-    fn reopen(&mut self, split: OpenSplit) -> Result<(), Error> {
+    /// The split's offset is not there, and what came before it has gone out: it is asked about as at
+    /// a restore.
+    fn reopen(&mut self, idx: usize) -> Result<(), Error> {
+        let split = self.splits.swap_remove(idx);
         let (description, position) = (split.description.clone(), split.position);
         drop(split);
         self.unassign(&description)?;
@@ -460,12 +380,8 @@ impl KafkaReader {
     }
 
     fn unassign(&self, description: &Description) -> Result<(), Error> {
-        let mut gone = TopicPartitionList::new();
-        gone.add_partition(&description.topic, description.partition);
         match &self.consumer {
-            Some(consumer) => consumer
-                .incremental_unassign(&gone)
-                .map_err(|error| failed(self.action(), true, error)),
+            Some(consumer) => consumer.unassign(&description.topic, description.partition),
             None => Ok(()),
         }
     }
@@ -497,7 +413,6 @@ impl KafkaReader {
             bad.push(record.raw.as_deref(), record.reason, origin, None);
         }
         self.read_n += records.len() as u64 + bad_n;
-        let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
         let origin = self.spec.origin.then(|| Origin {
             source: Arc::clone(&split.topic),
             row: UInt64Array::from(vec![unsigned(i64::from(*partition)); records.len()]),
@@ -519,8 +434,20 @@ impl KafkaReader {
     }
 }
 
+fn unsigned(n: i64) -> u64 {
+    u64::try_from(n).unwrap_or(0)
+}
+
+fn start(description: &Description, offset: i64) -> Start {
+    Start {
+        topic: description.topic.clone(),
+        partition: description.partition,
+        offset,
+    }
+}
+
 #[async_trait]
-impl SourceReader for KafkaReader {
+impl<E: Edge> SourceReader for KafkaReader<E> {
     async fn assign(&mut self, splits: Vec<SplitState>) -> Result<(), Error> {
         for state in splits {
             let (description, offset) =
@@ -528,9 +455,8 @@ impl SourceReader for KafkaReader {
             self.seen.insert(state.split.0.clone());
             let Some(offset) = offset else { continue };
             if let Some(end) = description.end {
-                let offsets = |n: i64| u64::try_from(n).unwrap_or(0);
-                self.all_n += offsets(end - description.start);
-                self.read_n += offsets(offset - description.start);
+                self.all_n += unsigned(end - description.start);
+                self.read_n += unsigned(offset - description.start);
                 if offset >= end {
                     self.said.push_back(SourceEvent::SplitEnded(state.split));
                     continue;
@@ -545,7 +471,7 @@ impl SourceReader for KafkaReader {
         if let Some(event) = self.said.pop_front() {
             return Ok(event);
         }
-        if self.served.elapsed() >= SERVE_EVERY || self.consumer.is_none() {
+        if self.since(self.served) >= SERVE_EVERY || self.consumer.is_none() {
             self.serve()?;
         }
         if let Some(event) = self.read()? {
@@ -555,25 +481,28 @@ impl SourceReader for KafkaReader {
         if self.splits.is_empty() && self.unchecked.is_empty() && self.is_bounded() {
             return Ok(SourceEvent::Ended);
         }
-        for split in self.splits.iter().filter(|split| split.has_nothing_more()) {
-            self.said
-                .push_back(SourceEvent::NothingNew(split.id.clone()));
-        }
         // The first pause is short, so that rows held for efficiency go on soon.
         let patience = if self.was_quiet {
             LONG_PATIENCE
         } else {
             PATIENCE
         };
-        let woken = tokio::time::timeout(patience, self.wake.notified()).await;
-        if woken.is_ok()
-            && let Some(event) = self.read()?
-        {
+        let woken = self.edge.wait(patience).await;
+        if woken && let Some(event) = self.read()? {
             self.was_quiet = false;
             return Ok(event);
         }
+        // Not before the pause: what came meanwhile was just looked for.
+        for split in self.splits.iter().filter(|split| split.has_nothing_more()) {
+            self.said
+                .push_back(SourceEvent::NothingNew(split.id.clone()));
+        }
         self.was_quiet = true;
         Ok(SourceEvent::Quiet)
+    }
+
+    fn prefer_rows(&mut self, rows: usize) {
+        self.rows_max = rows.clamp(1, BATCH_ROWS);
     }
 
     fn read_units(&self) -> (u64, u64) {
@@ -581,18 +510,21 @@ impl SourceReader for KafkaReader {
         (self.read_n.min(self.all_n.max(self.read_n)), self.all_n)
     }
 
-    fn health(&self) -> Health {
-        let lags = self.splits.iter().map(OpenSplit::lag);
-        Health {
-            trouble: self.trouble.clone(),
-            lag_records: lags.sum::<Option<u64>>(),
-            // A split that has nothing more is not behind.
-            read_up_to_ms: self
-                .splits
-                .iter()
-                .filter(|split| split.lag() != Some(0))
-                .filter_map(|split| split.written_ms)
-                .min(),
+    fn name_of(&self, split: &SplitId) -> String {
+        let SourceConfig {
+            topics,
+            topic_pattern,
+            ..
+        } = &self.spec.config;
+        let is_only = topics.len() == 1 && topic_pattern.is_none();
+        match split.0.rsplit_once('/') {
+            Some((_, partition)) if is_only => format!("partition {partition}"),
+            Some((topic, partition)) => format!("partition {partition} of {topic}"),
+            None => split.to_string(),
         }
+    }
+
+    fn health(&self) -> Health {
+        self.told_health()
     }
 }

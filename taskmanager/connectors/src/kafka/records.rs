@@ -76,6 +76,8 @@ pub struct Records {
     changed: Vec<(usize, Vec<u8>)>,
     bad: Vec<BadRecord>,
     records_n: u32,
+    /// Bytes of their values.
+    bytes: usize,
 }
 
 impl std::fmt::Debug for Records {
@@ -119,6 +121,7 @@ impl Records {
             changed: Vec::new(),
             bad: Vec::new(),
             records_n: 0,
+            bytes: 0,
         })
     }
 
@@ -134,7 +137,7 @@ impl Records {
 
     /// Bytes of their values.
     pub fn bytes(&self) -> usize {
-        self.lines.len()
+        self.bytes
     }
 
     /// Takes a record.
@@ -142,6 +145,7 @@ impl Records {
     pub fn push(&mut self, offset: i64, value: Option<&[u8]>) {
         let record = self.records_n;
         self.records_n = self.records_n.wrapping_add(1);
+        self.bytes += value.map_or(0, <[u8]>::len);
         if let How::Raw(raw) = &mut self.how {
             raw.push(offset, value, &mut self.bad);
             self.of_line.push((record, offset));
@@ -211,7 +215,7 @@ impl Records {
 
     /// The rows of all records taken; none are left.
     pub fn decode(&mut self) -> Result<DecodedRecords, ArrowError> {
-        self.records_n = 0;
+        (self.records_n, self.bytes) = (0, 0);
         let mut decoded = match &mut self.how {
             How::Raw(raw) => {
                 std::mem::take(&mut raw.rows).finish(&mut raw.builders, &raw.schema, 0)?

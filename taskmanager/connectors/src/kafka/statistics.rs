@@ -29,6 +29,9 @@ pub struct Place {
     pub low: i64,
     /// Whether its leader has answered lately.
     pub leader_answers: bool,
+    /// Whether its leader is away, or was asked and has not answered lately. One of whom a reader with a full
+    /// queue asks nothing neither answers nor is silent.
+    pub leader_is_silent: bool,
 }
 
 impl Place {
@@ -59,6 +62,19 @@ struct Broker {
     nodeid: i32,
     state: String,
     rxidle: i64,
+    /// Requests without an answer.
+    #[serde(default)]
+    waitresp_cnt: i64,
+}
+
+impl Broker {
+    fn is_up(&self) -> bool {
+        self.state == "UP"
+    }
+
+    fn answers(&self) -> bool {
+        self.is_up() && (0..ANSWERED_WITHIN_US).contains(&self.rxidle)
+    }
 }
 
 #[derive(Deserialize)]
@@ -84,12 +100,13 @@ pub type Places = BTreeMap<(String, i32), Place>;
 /// Reads the statistics; `None` where they are not understood.
 pub fn places(json: &[u8]) -> Option<Places> {
     let statistics: Statistics = serde_json::from_slice(json).ok()?;
-    let answering: Vec<i32> = statistics
-        .brokers
-        .values()
-        .filter(|broker| broker.state == "UP" && (0..ANSWERED_WITHIN_US).contains(&broker.rxidle))
-        .map(|broker| broker.nodeid)
-        .collect();
+    let those = |what: fn(&Broker) -> bool| -> Vec<i32> {
+        let brokers = statistics.brokers.values().filter(|broker| what(broker));
+        brokers.map(|broker| broker.nodeid).collect()
+    };
+    let answering = those(Broker::answers);
+    let is_at_hand = |it: &Broker| it.answers() || (it.is_up() && it.waitresp_cnt == 0);
+    let at_hand = those(is_at_hand);
     let mut places = Places::new();
     for topic in statistics.topics.into_values() {
         for partition in topic.partitions.into_values() {
@@ -99,6 +116,7 @@ pub fn places(json: &[u8]) -> Option<Places> {
                 high: partition.hi_offset,
                 low: partition.lo_offset,
                 leader_answers: answering.contains(&partition.leader),
+                leader_is_silent: !at_hand.contains(&partition.leader),
             };
             places.insert((topic.topic.clone(), partition.partition), place);
         }
@@ -117,6 +135,7 @@ mod tests {
             high,
             low: 0,
             leader_answers: true,
+            leader_is_silent: false,
         }
     }
 
@@ -142,6 +161,7 @@ mod tests {
     fn attack_32_an_unreachable_partition_is_not_idle_t2() {
         let away = Place {
             leader_answers: false,
+            leader_is_silent: true,
             ..place(11, 11, 11)
         };
 
@@ -156,12 +176,15 @@ mod tests {
     fn statistics_of_librdkafka_are_read() {
         let json = br#"{"name":"x","ts":1,"brokers":{
             "a:1/1":{"name":"a:1/1","nodeid":1,"state":"UP","rxidle":20000},
-            "b:1/2":{"name":"b:1/2","nodeid":2,"state":"UP","rxidle":9000000},
-            "c:1/3":{"name":"c:1/3","nodeid":3,"state":"DOWN","rxidle":10}},
+            "b:1/2":{"name":"b:1/2","nodeid":2,"state":"UP","rxidle":9000000,"waitresp_cnt":1},
+            "c:1/3":{"name":"c:1/3","nodeid":3,"state":"DOWN","rxidle":10},
+            "d:1/4":{"name":"d:1/4","nodeid":4,"state":"UP","rxidle":9000000,"waitresp_cnt":0}},
           "topics":{"t":{"topic":"t","partitions":{
             "0":{"partition":0,"leader":1,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
             "1":{"partition":1,"leader":2,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
             "2":{"partition":2,"leader":3,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "3":{"partition":3,"leader":4,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "4":{"partition":4,"leader":-1,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
             "-1":{"partition":-1,"leader":-1,"eof_offset":-1001,"lo_offset":-1001,"hi_offset":-1001,"ls_offset":-1001}}}}}"#;
 
         let places = places(json).unwrap();
@@ -171,14 +194,15 @@ mod tests {
             (first.told_end, first.stable, first.high, first.low),
             (5, 5, 7, 1)
         );
-        let answers: Vec<bool> = (0..3)
-            .map(|p| places.get(&("t".to_owned(), p)).unwrap().leader_answers)
+        let leaders = (0..5).map(|p| places.get(&("t".to_owned(), p)).unwrap());
+        let leaders: Vec<(bool, bool)> = leaders
+            .map(|it| (it.leader_answers, it.leader_is_silent))
             .collect();
-        assert_eq!(
-            answers,
-            [true, false, false],
-            "up and lately; long silent; down"
-        );
+        assert_eq!(leaders[0], (true, false), "up and lately");
+        assert_eq!(leaders[1], (false, true), "asked, and long silent");
+        assert_eq!(leaders[2], (false, true), "down");
+        assert_eq!(leaders[3], (false, false), "long not asked");
+        assert_eq!(leaders[4], (false, true), "there is none");
         assert!(super::places(b"{").is_none());
     }
 }

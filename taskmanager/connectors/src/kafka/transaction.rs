@@ -8,7 +8,7 @@
 //! that is not definite, and after a commit during which a connection broke or a request timed out,
 //! the producer is never used again: a delayed end of one transaction may hit the next.
 
-mod ends;
+pub mod ends;
 mod orphans;
 
 use std::collections::BTreeSet;
@@ -22,8 +22,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 use streamforge_engine::error::Error as EngineError;
 
-use super::client::{Context, Ear};
-use super::config::{Access, cannot_open};
+use super::client::{Context, Ear, listen};
+use super::config::{ANSWER_TIMEOUT, Access, cannot_open};
 use super::marker::{Marker, NoMarker};
 use super::staged::Record;
 use ends::Ends;
@@ -49,9 +49,6 @@ const OFFSETS_GRACE: Duration = Duration::from_secs(1);
 
 /// How long giving a transaction up may take; a fence will do it otherwise.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Pause between two looks at deliveries: rdkafka's own flush waits in steps of 100 ms.
-const DRAIN_STEP: Duration = Duration::from_millis(1);
 
 /// How long what a client tells is listened to at most.
 const HEAR_FOR: Duration = Duration::from_secs(1);
@@ -142,6 +139,8 @@ pub struct SlotProducer {
     ends: Ends,
     /// Partitions in which a predecessor's transaction may be open that was to be aborted (X7).
     suspects: BTreeSet<i32>,
+    /// Partitions that had no leader, so that this is not known of them yet.
+    unasked: BTreeSet<i32>,
     /// Broken connections when the producer was known to be sound.
     disturbances_n: u64,
 }
@@ -227,17 +226,14 @@ impl SlotPlace {
             .map_err(Error::Client)?
             .create_with_context(context)
             .map_err(open)?;
+        self.connect(&producer);
         producer
             .init_transactions(INIT_TIMEOUT)
             .map_err(|error| self.error("begin to publish", error))?;
         watch.reached(Stage::Fenced);
-        let group: BaseConsumer<Context> = self
-            .access
-            .marker_reader(&self.id, secrets)
-            .map_err(Error::Client)?
-            .create_with_context(Context::default())
-            .map_err(open)?;
-        let open_partitions = orphans::open_partitions(self, &group)?;
+        let group = self.group_client()?;
+        let (asked, unasked) = orphans::partitions(self, &group)?;
+        let open_partitions = orphans::open_partitions(self, &group, &asked)?;
         let mut begun = SlotProducer {
             place: self.clone(),
             producer: Arc::new(producer),
@@ -246,6 +242,7 @@ impl SlotPlace {
             marker: None,
             ends: Ends::default(),
             suspects: BTreeSet::new(),
+            unasked,
             disturbances_n: 0,
         };
         let found = match self.read_marker(&begun.group, HIDDEN_AFTER) {
@@ -265,11 +262,31 @@ impl SlotPlace {
         Ok(begun)
     }
 
+    /// A client that reads what is committed, in the name of the slot's group.
+    fn group_client(&self) -> Result<BaseConsumer<Context>, Error> {
+        let config = self.access.marker_reader(&self.id, self.secrets.as_deref());
+        config
+            .map_err(Error::Client)?
+            .create_with_context(Context::default())
+            .map_err(|error| Error::Client(cannot_open("a client of kafka", error)))
+    }
+
+    /// A producer that knows no broker yet looks for its coordinator again half a second later. Once it has
+    /// asked anything, it knows one.
+    fn connect(&self, producer: &BaseProducer<Context>) {
+        let known = producer
+            .client()
+            .fetch_metadata(Some(&self.topic), ANSWER_TIMEOUT);
+        if let Err(error) = known {
+            // The fence will say what is wrong.
+            tracing::debug!(id = self.id, %error, "no broker yet");
+        }
+    }
+
     /// The marker as it is without a fence, if it can be had soon: whoever wrote it has published
     /// already. One that is missing or old says nothing (X2).
     pub fn peek_marker(&self) -> Option<Marker> {
-        let config = self.access.marker_reader(&self.id, self.secrets.as_deref());
-        let group = config.ok()?.create_with_context(Context::default()).ok()?;
+        let group = self.group_client().ok()?;
         let found = self.read_marker(&group, HIDDEN_AFTER).ok().flatten();
         found.map(|(marker, _)| marker)
     }
@@ -312,6 +329,15 @@ impl SlotProducer {
         self.ear.disturbances_n() == self.disturbances_n
     }
 
+    /// The same as an error, right after a transaction.
+    pub fn check_sound(&self) -> Result<(), Error> {
+        if self.is_sound() {
+            return Ok(());
+        }
+        let broke = KafkaError::Global(RDKafkaErrorCode::BrokerTransportFailure);
+        Err(self.place.error("end a transaction", broke))
+    }
+
     /// Writes records and the marker in one transaction. After an error the producer is not to be
     /// used again.
     pub fn commit(
@@ -321,7 +347,8 @@ impl SlotProducer {
         watch: &dyn Watch,
     ) -> Result<(), Error> {
         let committed = self
-            .end_orphans(records, watch)
+            .ask_late(records)
+            .and_then(|()| self.end_orphans(records, watch))
             .and_then(|()| self.try_commit(records, marker, watch));
         match committed {
             Ok(ends) => {
@@ -389,7 +416,7 @@ impl SlotProducer {
     fn hear(&self) {
         let began = Instant::now();
         while self.producer.in_flight_count() > 0 && began.elapsed() < HEAR_FOR {
-            self.producer.poll(Duration::ZERO);
+            listen(&self.producer);
         }
     }
 
@@ -405,7 +432,7 @@ impl SlotProducer {
                     if began.elapsed() < patience =>
                 {
                     base = back;
-                    self.producer.poll(DRAIN_STEP);
+                    listen(&self.producer);
                 }
                 Err((error, _)) => return Err(self.place.error("write rows", error)),
             }
@@ -452,7 +479,7 @@ impl SlotProducer {
     /// zombie.
     fn drain(&self, began: Instant, patience: Duration) -> Result<(), Error> {
         while self.producer.in_flight_count() > 0 {
-            self.producer.poll(DRAIN_STEP);
+            listen(&self.producer);
             if began.elapsed() > patience {
                 let late = KafkaError::Flush(RDKafkaErrorCode::OperationTimedOut);
                 return Err(self.place.error("write rows", late));

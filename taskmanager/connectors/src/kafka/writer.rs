@@ -4,7 +4,7 @@
 //! one transaction, and publishing never cuts anew (X1). Start at: [`KafkaWriter`].
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,21 +18,15 @@ use streamforge_engine::sink::{SinkWriter, Staging};
 use streamforge_store::{Condition, ObjectStore, Put};
 
 use super::config::SinkConfig;
-use super::encode::{Encoder, ValueFormat};
+use super::encode::{Encoder, ValueFormat, pieces};
 use super::lookup::LookupPlace;
 use super::staged::{Builder, Detail};
 use super::topic_settings::TopicView;
-use crate::error::{failed, refused};
+use crate::error::{Refused, failed, refused};
 
 /// A part is closed when it has so many bytes: large enough to make the cost of a transaction small,
 /// small enough to be over long before a transaction times out.
 const PART_BYTES: usize = 4 << 20;
-
-/// How long a writer waits for a broker to tell what its topic is like.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Pause between two such questions.
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a Kafka sink is told.
 #[derive(Clone, Debug)]
@@ -60,18 +54,19 @@ pub struct KafkaWriterName {
     pub first_id: CheckpointId,
 }
 
-/// What the topic is like, asked until it is known.
-pub async fn view_with_patience(spec: &KafkaSinkSpec) -> Result<TopicView, Error> {
-    let began = Instant::now();
-    loop {
-        match TopicView::look(&spec.lookup, &spec.config.topic).await {
-            Err(error) if error.recovery() == Recovery::Restart && began.elapsed() < PATIENCE => {
-                tracing::warn!(error = error.with_causes(), "waiting for kafka");
-                tokio::time::sleep(PAUSE).await;
-            }
-            answer => return answer,
-        }
+/// What the topic is like, or why nobody tells it now: brokers that are away come back.
+pub async fn look(spec: &KafkaSinkSpec) -> Result<Result<TopicView, String>, Error> {
+    match TopicView::look(&spec.lookup, &spec.config.topic).await {
+        Ok(view) => Ok(Ok(view)),
+        Err(error) if error.recovery() == Recovery::Restart => Ok(Err(error.with_causes())),
+        Err(error) => Err(error),
     }
+}
+
+/// For who writes without asking whether it may: rows without a connection.
+pub fn unconnected(spec: &KafkaSinkSpec, reason: String) -> Error {
+    let action = format!("write rows for {}", spec.config.topic);
+    failed(action, true, Refused(reason))
 }
 
 /// The encoder for a topic like this.
@@ -169,15 +164,6 @@ impl KafkaWriter {
         };
         Some((staged, object))
     }
-
-    async fn open_topic(&mut self) -> Result<(), Error> {
-        if self.topic.is_none() {
-            let view = view_with_patience(&self.spec).await?;
-            let encoder = encoder(&self.spec, &view, self.name.slot.slot);
-            self.topic = Some((view, encoder));
-        }
-        Ok(())
-    }
 }
 
 async fn store(store: &dyn ObjectStore, key: &str, object: Bytes) -> Result<(), Error> {
@@ -198,27 +184,41 @@ async fn store(store: &dyn ObjectStore, key: &str, object: Bytes) -> Result<(), 
 
 #[async_trait]
 impl SinkWriter for KafkaWriter {
+    async fn open(&mut self) -> Result<Option<String>, Error> {
+        if self.topic.is_none() {
+            let view = match look(&self.spec).await? {
+                Ok(view) => view,
+                Err(reason) => return Ok(Some(reason)),
+            };
+            let encoder = encoder(&self.spec, &view, self.name.slot.slot);
+            self.topic = Some((view, encoder));
+        }
+        Ok(None)
+    }
+
     async fn write(&mut self, batch: StreamBatch) -> Result<BadRows, Error> {
         let mut bad = BadRows::default();
         if batch.is_empty() {
             return Ok(bad);
         }
-        self.open_topic().await?;
-        let Some((_, encoder)) = &mut self.topic else {
-            return Ok(bad);
-        };
-        let part = &mut self.part;
-        encoder
-            .encode(&batch, &mut bad, &mut |record| part.push(record))
-            .map_err(|error| {
+        if let Some(reason) = self.open().await? {
+            return Err(unconnected(&self.spec, reason));
+        }
+        for piece in pieces(&batch) {
+            let (Some((_, encoder)), part) = (&mut self.topic, &mut self.part) else {
+                return Ok(bad);
+            };
+            let encoded = encoder.encode(&piece, &mut bad, &mut |record| part.push(record));
+            encoded.map_err(|error| {
                 failed(
                     format!("write rows for {}", self.spec.config.topic),
                     true,
                     error,
                 )
             })?;
-        if self.part.bytes() >= PART_BYTES {
-            self.close_part().await?;
+            if self.part.bytes() >= PART_BYTES {
+                self.close_part().await?;
+            }
         }
         Ok(bad)
     }

@@ -18,7 +18,7 @@ use crate::evaluate::{Evaluator, bad_rows, evaluate};
 use crate::operator::Outputs;
 use crate::operators::{Named, count};
 use crate::source::SourceBatch;
-use crate::watermark::{Promise, SplitTracker};
+use crate::watermark::{Holder, Promise, SplitTracker};
 
 /// How a source's rows get their event time.
 #[derive(Debug)]
@@ -209,8 +209,8 @@ impl SourceOperator {
     }
 
     /// Which split holds the watermark, for people.
-    pub fn held_back_by(&self) -> Option<&SplitId> {
-        self.tracker.held_back_by()
+    pub fn held_back_by(&self, now_ms: u64) -> Option<Holder<'_>> {
+        self.tracker.held_back_by(now_ms)
     }
 
     /// Splits as they are now.

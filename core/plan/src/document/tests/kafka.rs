@@ -3,7 +3,9 @@
 
 use streamforge_core::job_graph::{ChangelogMode, Delivery, Format, OperatorKind};
 
+use super::super::kafka;
 use super::{GOOD, Problem, load};
+use crate::kafka_settings::{SETTINGS, values_of};
 
 /// The good document with Kafka at both ends; tests break one thing of it.
 fn kafka() -> String {
@@ -18,8 +20,9 @@ fn told(from: &str, to: &str) -> Vec<(String, String, String)> {
     let text = kafka();
     assert!(text.contains(from), "the document has no `{from}`");
     let told = |p: Problem| (p.path, p.message, p.hint.unwrap_or_default());
-    let problems = load(&text.replacen(from, to, 1), "job.yaml").err();
-    problems.unwrap_or_default().into_iter().map(told).collect()
+    let loaded = load(&text.replacen(from, to, 1), "job.yaml");
+    let said = loaded.map_or_else(|problems| problems, |loaded| loaded.notes);
+    said.into_iter().map(told).collect()
 }
 
 #[test]
@@ -182,6 +185,30 @@ fn mistakes_of_kafka_blocks_are_told() {
         ),
         (
             topics,
+            "topics: [clicks], properties: {\"no.such.setting\": x}",
+            format!("{source}.properties.no.such.setting"),
+            "`no.such.setting` is no known setting of librdkafka",
+        ),
+        (
+            "key: [user_id]",
+            "key: [user_id], properties: {\"test.mock.num.brokers\": \"3\"}",
+            format!("{sink}.properties.test.mock.num.brokers"),
+            "`test.mock.num.brokers` cannot be set",
+        ),
+        (
+            "key: [user_id]",
+            "key: [user_id], properties: {\"transaction.timeout.ms\": abc}",
+            format!("{sink}.properties.transaction.timeout.ms"),
+            "`abc` is no value of `transaction.timeout.ms`",
+        ),
+        (
+            "key: [user_id]",
+            "key: [user_id], properties: {\"compression.type\": zip}",
+            format!("{sink}.properties.compression.type"),
+            "`zip` is no value of `compression.type`",
+        ),
+        (
+            topics,
             "topics: [clicks], security: {protocol: SaslSsl, credentialsSecret: {name: k}}",
             format!("{source}.security"),
             "`mechanism` is missing",
@@ -230,5 +257,48 @@ fn mistakes_of_kafka_blocks_are_told() {
             .map(|(path, message, _)| (path.as_str(), message.as_str()))
             .collect();
         assert_eq!(found, [(path.as_str(), message)], "{to}");
+    }
+}
+
+#[test]
+fn mistakes_in_properties_name_a_cure_that_is_none_themselves() {
+    let sink = |property: &str| {
+        let written =
+            format!("key: [user_id], security: {{protocol: Ssl}}, properties: {{{property}}}");
+        told("key: [user_id]", &written)
+    };
+    for (wrong, cure) in [
+        ("\"lingr.ms\": \"5\"", "did you mean `linger.ms`?"),
+        (
+            "\"transaction.timeout.ms\": \"1\"",
+            "write a whole number from 1000 to 2147483647",
+        ),
+        (
+            "\"compression.type\": zip",
+            "write one of `none`, `gzip`, `snappy`, `lz4`, `zstd`",
+        ),
+        ("\"ssl.key.pem\": hush", kafka::KEY_OF_CLIENT),
+        ("\"ssl.key.password\": hush", kafka::KEY_OF_CLIENT),
+    ] {
+        let told = sink(wrong);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].2, cure, "{wrong}");
+    }
+    for good in [
+        "\"linger.ms\": \"0.5\", \"compression.type\": ZSTD",
+        "\"transaction.timeout.ms\": \"60000\"",
+        "\"ssl.certificate.location\": /client/tls.crt, \"ssl.key.location\": /client/tls.key",
+    ] {
+        assert_eq!(sink(good), [], "{good}");
+    }
+}
+
+#[test]
+fn no_setting_is_both_refused_and_known() {
+    for (name, _) in kafka::REFUSED_PROPERTIES {
+        assert_eq!(values_of(name), None, "{name}");
+    }
+    for (name, _) in SETTINGS {
+        assert!(!kafka::is_secret(name), "{name}");
     }
 }

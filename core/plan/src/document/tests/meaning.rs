@@ -4,6 +4,19 @@
 use super::{Case, GOOD, check, problems};
 
 #[test]
+fn type_that_a_comma_between_braces_cut_is_told_to_be_quoted() {
+    for data_type in ["DECIMAL(10,2)", "STRUCT(a INT, b TEXT)"] {
+        let text = super::with(
+            "{name: n, type: INT}",
+            &format!("{{name: n, type: {data_type}}}"),
+        );
+        let found = problems(&text);
+        let hint = found[0].hint.as_deref().unwrap_or_default();
+        assert!(hint.contains("`type: \"DECIMAL(10,2)\"`"), "{found:?}");
+    }
+}
+
+#[test]
 fn mistakes_of_names_are_told() {
     check(&[
         Case(

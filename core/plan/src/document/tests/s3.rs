@@ -25,6 +25,10 @@ fn stores_inputs_and_outputs_in_a_bucket_are_taken() {
             "/data/out}",
             "\"s3://bucket/out/\", partitionBy: [user_id], s3: {region: x}}",
         ),
+        (
+            "/data/out}",
+            "\"s3://bucket/out/\", rollover: {size: 128Mi, every: 10m}}",
+        ),
     ] {
         let found = problems(&with(from, to));
         assert!(found.is_empty(), "{to}: {found:#?}");
@@ -100,11 +104,11 @@ fn mistakes_of_places_in_a_bucket_are_told() {
         ),
         Case(
             "/data/out}",
-            "\"s3://bucket/out\", rollover: {every: 10m}}",
+            "\"s3://bucket/out\", rollover: {every: 0s}}",
             29,
-            "spec.sinks[0].file.rollover",
-            "`rollover` is not supported yet in a bucket",
-            "remove it: a file closes at every checkpoint that has rows",
+            "spec.sinks[0].file.rollover.every",
+            "the time is zero",
+            "",
         ),
         Case(
             "/data/out}",

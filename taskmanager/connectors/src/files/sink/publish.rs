@@ -26,7 +26,7 @@ use tracing::warn;
 
 use super::segment::disk_error;
 use super::{Detail, STAGING, epoch_of, name_prefix};
-use crate::error::failed;
+use crate::error::{failed, refused};
 
 /// Folder of held segments, one folder per file.
 const HELD: &str = "held";
@@ -130,21 +130,31 @@ impl FilePublisher {
         if detail.is_whole() {
             let target = self.root.join(&object.published);
             let moved = self.move_file(&self.staging.join(&object.staged), &target)?;
-            if !moved && !target.exists() {
-                let (file, rows) = (&object.published, object.rows);
-                warn!(
-                    "{file} ({rows} rows) is committed output and neither in {} nor staged: another program \
-                     took it away, or the staged file before it was published",
-                    self.root.display()
-                );
+            if !moved {
+                self.warn_if_missing(object);
             }
             return Ok(());
         }
         self.hold(object, detail)?;
+        if !self.held(&object.published).exists() {
+            self.warn_if_missing(object);
+        }
         if detail.last {
             self.complete(&self.held(&object.published))
         } else {
             Ok(())
+        }
+    }
+
+    /// Says so if a listed file that waits nowhere is not visible, either.
+    fn warn_if_missing(&self, object: &StagedObject) {
+        if !self.root.join(&object.published).exists() {
+            let (file, rows) = (&object.published, object.rows);
+            warn!(
+                "{file} ({rows} rows) is committed output and neither in {} nor staged: another program \
+                 took it away, or the staged file before it was published",
+                self.root.display()
+            );
         }
     }
 
@@ -172,6 +182,23 @@ impl FilePublisher {
         Err(failed(action, false, moved))
     }
 
+    /// Segments go in order, so the one before this one is held, or its file is visible.
+    fn check_earlier(&self, object: &StagedObject, of: &Detail, held: &Path) -> Result<(), Error> {
+        let Some(earlier) = of.segment.checked_sub(1) else {
+            return Ok(());
+        };
+        let earlier = held.join(segment(earlier));
+        if earlier.exists() || self.root.join(&object.published).exists() {
+            return Ok(());
+        }
+        let reason = format!(
+            "rows of earlier checkpoints were kept back in {} until this file is full, and are gone: somebody \
+             removed them; put that folder back, or start over with --fresh",
+            earlier.display()
+        );
+        Err(refused(format!("publish {}", object.published), reason))
+    }
+
     /// Puts a segment to those of its file, if it is not there yet.
     fn hold(&self, object: &StagedObject, detail: &Detail) -> Result<(), Error> {
         let staged = self.staging.join(&object.staged);
@@ -179,6 +206,7 @@ impl FilePublisher {
             return Ok(());
         }
         let held = self.held(&object.published);
+        self.check_earlier(object, detail, &held)?;
         let note = held.join(PUBLISHED);
         if !note.exists() {
             let error = |error| disk_error(format!("hold {}", object.published), error);
@@ -192,7 +220,7 @@ impl FilePublisher {
             sync_folder(&held)?;
             sync_folder(&self.staging.join(HELD))?;
         }
-        self.move_file(&staged, &held.join(format!("{:08}", detail.segment)))
+        self.move_file(&staged, &held.join(segment(detail.segment)))
             .map(|_| ())
     }
 
@@ -330,6 +358,11 @@ impl FilePublisher {
         }
         Ok(())
     }
+}
+
+/// Name of a held segment.
+fn segment(n: u32) -> String {
+    format!("{n:08}")
 }
 
 /// A name that no other process writes to at the same time.

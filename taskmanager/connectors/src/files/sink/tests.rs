@@ -279,6 +279,39 @@ async fn a_file_stays_open_across_checkpoints_until_it_is_full() {
 }
 
 #[tokio::test]
+async fn held_rows_that_are_gone_are_named_with_their_file_x6() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SinkConfig {
+        rollover: far(),
+        ..config(folder.path())
+    };
+    let mut writer = writer_of(config, OutputFormat::Json, 1);
+    let publisher = publisher(folder.path());
+    let mut stage = async |n| {
+        writer.write(rows(&[n])).await.unwrap();
+        writer.stage(id(10 + n as u64)).unwrap().await.unwrap()
+    };
+    let [first, second] = [stage(1).await.unwrap(), stage(2).await.unwrap()];
+    publisher.publish(&slot(), &first).await.unwrap();
+    fs::remove_dir_all(folder.path().join(STAGING).join("held")).unwrap();
+
+    let listed = std::slice::from_ref(&second);
+    for refused in [
+        publisher.publish(&slot(), &second).await,
+        publisher.discard_unlisted(listed).await,
+    ] {
+        let said = refused.unwrap_err().with_causes();
+        let file = &second.objects[0].published;
+        assert!(said.contains(file), "{said}");
+        assert!(
+            said.contains("00000000 until this file is full, and are gone"),
+            "{said}"
+        );
+    }
+    assert_eq!(visible(folder.path()), []);
+}
+
+#[tokio::test]
 async fn a_file_closes_by_age() {
     let folder = tempfile::tempdir().unwrap();
     let every = Some(Rollover {

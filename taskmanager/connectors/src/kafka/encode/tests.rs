@@ -110,6 +110,44 @@ fn an_upsert_writes_the_newest_row_and_a_tombstone() {
     assert_eq!(bad.len(), 1, "no key");
 }
 
+/// What a filter, another key or a failing expression keeps from being overwritten is deleted.
+#[test]
+fn an_upsert_deletes_what_is_taken_back_and_not_replaced() {
+    let mut encoder = encoder(&["user"], ChangelogMode::Upsert);
+    let mut rows = batch(vec![Some("a"), Some("b"), Some("c"), Some("c"), Some("d")]);
+    rows.ops = Some(Int8Array::from(vec![1, 1, 2, 1, 0]));
+
+    let (told, bad) = encode(&mut encoder, &rows);
+
+    let keys: Vec<(Option<&str>, bool)> = told
+        .iter()
+        .map(|(_, key, value)| (key.as_deref(), value.is_some()))
+        .collect();
+    let (a, b, c, d) = (Some("a"), Some("b"), Some("c"), Some("d"));
+    assert_eq!(
+        keys,
+        [(a, false), (b, false), (c, true), (c, false), (d, true)]
+    );
+    assert!(bad.is_empty());
+}
+
+#[test]
+fn an_upsert_deletes_what_a_row_over_the_limit_would_have_replaced() {
+    let mut encoder = encoder(&["n"], ChangelogMode::Upsert);
+    let long = "x".repeat(1_000);
+    let mut rows = batch(vec![Some(&long), Some(&long)]);
+    rows.ops = Some(Int8Array::from(vec![0, 2]));
+
+    let (told, bad) = encode(&mut encoder, &rows);
+
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].1.as_deref(), told[0].2.as_deref()),
+        (Some("1"), None)
+    );
+    assert_eq!(bad.len(), 2);
+}
+
 #[test]
 fn a_retraction_shows_its_operation() {
     let mut encoder = encoder(&["user"], ChangelogMode::Retract);

@@ -24,8 +24,9 @@ pub enum Refusal {
     #[error(
         "publish {slot}: its marker is gone from group {group}, and {listed_n} staged intervals, the oldest \
          {oldest}, may have been published before it went: the output topic was deleted, or nothing was \
-         published for {kept}. Look whether the topic has these rows; `--accept-lost-marker {sink}` \
-         publishes them, perhaps a second time"
+         published for {kept}. Look whether the topic has these rows; to publish them, perhaps a second \
+         time, run it with `--accept-lost-marker {sink}` (in a cluster: annotate the StreamJob with \
+         `streamforge.io/accept-lost-marker={sink}`)"
     )]
     Vanished {
         /// Which slot.
@@ -40,22 +41,6 @@ pub enum Refusal {
         kept: String,
         /// The sink.
         sink: OperatorUid,
-    },
-    /// The topic is another one.
-    #[error(
-        "publish {slot}: topic `{topic}` was deleted and re-created since the rows were staged (its identity \
-         was {stored} and is {now}): what was published before is gone with the old one. To write to the \
-         new one, start the job anew with --fresh"
-    )]
-    AnotherTopic {
-        /// Which slot.
-        slot: SlotId,
-        /// Which topic.
-        topic: String,
-        /// Identity when it was staged.
-        stored: String,
-        /// Identity now.
-        now: String,
     },
     /// X1.
     #[error(
@@ -92,4 +77,34 @@ pub enum Refusal {
         /// Which object.
         key: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vanished_marker_names_its_cure_for_a_laptop_and_for_a_cluster_x3() {
+        let sink = OperatorUid("out".to_owned());
+        let refusal = Refusal::Vanished {
+            slot: SlotId {
+                sink: sink.clone(),
+                slot: 0,
+            },
+            group: "streamforge-job-out-0".to_owned(),
+            listed_n: 2,
+            oldest: CheckpointId::from_stored(7),
+            kept: "7 days".to_owned(),
+            sink,
+        };
+
+        let text = refusal.to_string();
+
+        for cure in [
+            "`--accept-lost-marker out`",
+            "`streamforge.io/accept-lost-marker=out`",
+        ] {
+            assert!(text.contains(cure), "{text}");
+        }
+    }
 }

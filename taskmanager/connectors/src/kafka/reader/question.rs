@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use crate::kafka::check::{Checked, Error as CheckError, check};
+use crate::kafka::check::{Answers, Error as CheckError, check};
 use crate::kafka::config::SourceConfig;
+use crate::kafka::edge::Edge;
 use crate::kafka::enumerator::topics_of;
-use crate::kafka::lookup::{Error as LookupError, Lookup, LookupPlace, TopicFacts};
+use crate::kafka::lookup::{Ask, Error as LookupError, TopicFacts};
 use crate::kafka::split::Description;
 
 /// Pause after a question that failed.
@@ -39,29 +40,42 @@ pub struct Found {
 #[derive(Debug)]
 pub enum Answer {
     /// To [`Question::Check`].
-    Checked(Result<Vec<Checked>, CheckError>),
+    Checked(Result<Answers, CheckError>),
     /// To [`Question::Look`].
     Looked(Result<Found, LookupError>),
 }
 
+impl Answer {
+    /// Whether it is none, of some split at least.
+    pub fn is_error(&self) -> bool {
+        match self {
+            Self::Checked(Ok(answers)) => answers.unanswered.is_some(),
+            Self::Looked(Ok(_)) => false,
+            Self::Checked(Err(_)) | Self::Looked(Err(_)) => true,
+        }
+    }
+}
+
 /// See the module.
-#[derive(Debug)]
-pub struct Questions {
-    place: LookupPlace,
+pub struct Questions<E: Edge> {
+    edge: E,
     config: SourceConfig,
-    lookup: Option<Arc<Lookup>>,
-    pending: Option<Receiver<(Answer, Option<Arc<Lookup>>)>>,
+    asker: Option<Arc<E::Asker>>,
+    pending: Option<Receiver<Answered<E::Asker>>>,
     not_before: Option<Instant>,
     failed_n: u32,
 }
 
-impl Questions {
+/// An answer, and whom to ask the next time.
+type Answered<A> = (Answer, Option<Arc<A>>);
+
+impl<E: Edge> Questions<E> {
     /// About this source.
-    pub fn new(place: LookupPlace, config: SourceConfig) -> Self {
+    pub fn new(edge: E, config: SourceConfig) -> Self {
         Questions {
-            place,
+            edge,
             config,
-            lookup: None,
+            asker: None,
             pending: None,
             not_before: None,
             failed_n: 0,
@@ -75,24 +89,22 @@ impl Questions {
 
     /// Asks, unless something is being asked or the pause after a failure lasts.
     pub fn ask(&mut self, question: Question) {
-        let paused = self.not_before.is_some_and(|at| Instant::now() < at);
+        let paused = self.not_before.is_some_and(|at| self.edge.now() < at);
         if self.pending.is_some() || paused {
             return;
         }
         let (answers, pending) = channel();
         self.pending = Some(pending);
-        let (place, config, lookup) =
-            (self.place.clone(), self.config.clone(), self.lookup.clone());
-        tokio::task::spawn_blocking(move || {
-            let (answer, lookup) = answer(&place, &config, lookup, question);
+        let (edge, config, asker) = (self.edge.clone(), self.config.clone(), self.asker.clone());
+        self.edge.spawn(move || {
             // The reader may be gone: then nobody wants to know.
-            let _ = answers.send((answer, lookup));
+            let _ = answers.send(answer(&edge, &config, asker, question));
         });
     }
 
     /// The answer, once.
     pub fn take(&mut self) -> Option<Answer> {
-        let (answer, lookup) = match self.pending.as_ref()?.try_recv() {
+        let (answer, asker) = match self.pending.as_ref()?.try_recv() {
             Ok(answered) => answered,
             Err(TryRecvError::Empty) => return None,
             Err(TryRecvError::Disconnected) => {
@@ -102,38 +114,38 @@ impl Questions {
             }
         };
         self.pending = None;
-        self.lookup = lookup;
-        let failed = matches!(answer, Answer::Checked(Err(_)) | Answer::Looked(Err(_)));
+        self.asker = asker;
+        let failed = answer.is_error();
         self.failed_n = if failed { self.failed_n + 1 } else { 0 };
-        self.not_before = failed.then(|| Instant::now() + PAUSE);
+        self.not_before = failed.then(|| self.edge.now() + PAUSE);
         Some(answer)
     }
 }
 
-fn answer(
-    place: &LookupPlace,
+fn answer<E: Edge>(
+    edge: &E,
     config: &SourceConfig,
-    lookup: Option<Arc<Lookup>>,
+    asker: Option<Arc<E::Asker>>,
     question: Question,
-) -> (Answer, Option<Arc<Lookup>>) {
-    let lookup = match lookup {
-        Some(lookup) => lookup,
-        None => match place.open() {
-            Ok(lookup) => Arc::new(lookup),
+) -> Answered<E::Asker> {
+    let asker = match asker {
+        Some(asker) => asker,
+        None => match edge.asker() {
+            Ok(asker) => Arc::new(asker),
             Err(error) => return (Answer::Checked(Err(CheckError::Client(error))), None),
         },
     };
     let answer = match question {
         Question::Check(splits) => {
-            Answer::Checked(check(&lookup, &splits, config.on_offset_out_of_range))
+            Answer::Checked(check(&*asker, &splits, config.on_offset_out_of_range))
         }
-        Question::Look(known) => Answer::Looked(look(&lookup, config, &known)),
+        Question::Look(known) => Answer::Looked(look(&*asker, config, &known)),
     };
-    (answer, Some(lookup))
+    (answer, Some(asker))
 }
 
 fn look(
-    lookup: &Lookup,
+    lookup: &impl Ask,
     config: &SourceConfig,
     known: &BTreeSet<String>,
 ) -> Result<Found, LookupError> {
@@ -151,7 +163,8 @@ fn look(
                 start: 0,
                 end: None,
             };
-            if !known.contains(&new.id().0) {
+            // One without a leader is found when it has one.
+            if !known.contains(&new.id().0) && facts.leader(partition).is_some() {
                 let (start, _) = lookup.range(&topic, partition)?;
                 found.partitions.push(Description { start, ..new });
             }

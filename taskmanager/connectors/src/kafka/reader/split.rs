@@ -8,15 +8,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::base_consumer::PartitionQueue;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use streamforge_core::ids::SplitId;
 
-use crate::kafka::client::Context;
+use super::trouble::Trouble;
 use crate::kafka::split::Description;
 use crate::kafka::statistics::{Place, Places};
 
-/// A leader that is silent for longer is told to people.
+/// A leader that is silent for so long is told to people, and what is there is unknown from then on: a newer
+/// high watermark would have come. It counts as silent when it is away, or leaves a fetch without an answer for
+/// 3 s, thirty times as long as the broker may wait with it; here eight statistics in a row (one every 250 ms)
+/// must say so, for a connection that breaks is there again within one or two.
 const SILENCE_TOLD: Duration = Duration::from_secs(2);
 
 /// How far a partition is read.
@@ -37,6 +38,8 @@ pub struct Progress {
     silent_since: Option<Instant>,
     /// What came instead of records last.
     error: Option<String>,
+    /// The brokers do not have the position: nothing comes any more.
+    pub is_out_of_range: bool,
 }
 
 impl Progress {
@@ -51,6 +54,7 @@ impl Progress {
             drained: None,
             silent_since: None,
             error: None,
+            is_out_of_range: false,
         }
     }
 
@@ -87,11 +91,8 @@ impl Progress {
 
     /// Statistics came.
     pub fn on_place(&mut self, place: Place, now: Instant) {
-        self.silent_since = if place.leader_answers {
-            None
-        } else {
-            Some(self.silent_since.unwrap_or(now))
-        };
+        let since = self.silent_since.unwrap_or(now);
+        self.silent_since = place.leader_is_silent.then_some(since);
         if place.has_nothing_more() {
             self.error = None;
         }
@@ -107,9 +108,16 @@ impl Progress {
         self.end.is_some_and(|end| self.position >= end)
     }
 
-    /// T2: asked, and told that there is nothing.
+    /// Whether its queue is to be looked into.
+    pub fn may_have_more(&self) -> bool {
+        !self.is_at_end() && !self.is_out_of_range
+    }
+
+    /// T2: asked, and told that there is nothing. What was told before the newest record came says
+    /// nothing of those behind it.
     pub fn has_nothing_more(&self) -> bool {
-        self.drained.as_ref().is_some_and(Place::has_nothing_more)
+        let drained = self.drained.as_ref();
+        drained.is_some_and(|place| place.has_nothing_more() && place.told_end >= self.position)
     }
 
     /// Records between the position and the high watermark; `None`: not known.
@@ -122,30 +130,35 @@ impl Progress {
     }
 
     /// An error of this partition came instead of a record.
-    pub fn on_error(&mut self, error: &KafkaError) {
-        self.error = Some(error.to_string());
+    pub fn on_error(&mut self, error: String) {
+        self.error = Some(error);
     }
 
-    /// What keeps it from being read, in words.
-    pub fn trouble(&self, id: &SplitId, now: Instant) -> Option<String> {
+    /// What keeps it from being read.
+    pub fn trouble(&self, id: &SplitId, now: Instant) -> Option<Trouble> {
         if let Some(error) = &self.error {
-            return Some(format!("{id}: {error}"));
+            return Some(Trouble::unreachable(format!("{id}: {error}")));
         }
         let silent = self.silent_since.map(|since| now.duration_since(since));
         if let Some(silent) = silent.filter(|silent| *silent >= SILENCE_TOLD) {
             let seconds = silent.as_secs();
-            return Some(format!("no answer from the leader of {id} for {seconds} s"));
+            let text = format!("no answer from the leader of {id} for {seconds} s");
+            return Some(Trouble::unreachable(text));
         }
         let place = self.drained.filter(Place::waits_for_transaction)?;
         let (stable, hidden) = (place.stable, place.high - place.stable);
-        Some(format!(
+        let text = format!(
             "{id} waits for an open transaction: {hidden} offsets from {stable} on are not committed"
-        ))
+        );
+        Some(Trouble {
+            text,
+            is_unreachable: false,
+        })
     }
 }
 
 /// A partition, its queue and its progress.
-pub struct OpenSplit {
+pub struct OpenSplit<Q> {
     /// Its name.
     pub id: SplitId,
     /// The topic, for origins.
@@ -153,13 +166,13 @@ pub struct OpenSplit {
     /// What it is.
     pub description: Description,
     /// Its records.
-    pub queue: PartitionQueue<Context>,
+    pub queue: Q,
     /// The position that was told to the group last.
     pub told: i64,
     progress: Progress,
 }
 
-impl std::ops::Deref for OpenSplit {
+impl<Q> std::ops::Deref for OpenSplit<Q> {
     type Target = Progress;
 
     fn deref(&self) -> &Progress {
@@ -167,15 +180,15 @@ impl std::ops::Deref for OpenSplit {
     }
 }
 
-impl std::ops::DerefMut for OpenSplit {
+impl<Q> std::ops::DerefMut for OpenSplit<Q> {
     fn deref_mut(&mut self) -> &mut Progress {
         &mut self.progress
     }
 }
 
-impl OpenSplit {
+impl<Q> OpenSplit<Q> {
     /// A partition that is read from this offset on.
-    pub fn new(description: Description, offset: i64, queue: PartitionQueue<Context>) -> Self {
+    pub fn new(description: Description, offset: i64, queue: Q) -> Self {
         OpenSplit {
             id: description.id(),
             topic: Arc::from(description.topic.as_str()),
@@ -187,10 +200,10 @@ impl OpenSplit {
     }
 
     /// Takes its part of the statistics.
-    pub fn on_place(&mut self, places: &Places) {
+    pub fn find_place(&mut self, places: &Places, now: Instant) {
         let key = (self.description.topic.clone(), self.description.partition);
         if let Some(place) = places.get(&key) {
-            self.progress.on_place(*place, Instant::now());
+            self.progress.on_place(*place, now);
         }
     }
 
@@ -199,21 +212,13 @@ impl OpenSplit {
         self.told != self.progress.position
     }
 
-    /// What keeps it from being read, in words.
-    pub fn trouble(&self) -> Option<String> {
-        self.progress.trouble(&self.id, Instant::now())
+    /// What keeps it from being read.
+    pub fn trouble(&self, now: Instant) -> Option<Trouble> {
+        self.progress.trouble(&self.id, now)
     }
 
     /// Records that are there and not read; `None`: not known.
     pub fn lag(&self) -> Option<u64> {
         self.progress.lag()
     }
-}
-
-/// Whether an error says that the wanted offset is not there.
-pub fn means_out_of_range(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
-    )
 }

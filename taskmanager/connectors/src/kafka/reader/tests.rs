@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use streamforge_core::ids::SplitId;
 
 use super::split::Progress;
+use super::trouble::Trouble;
 use crate::kafka::statistics::Place;
 
 fn place(told_end: i64, stable: i64, high: i64) -> Place {
@@ -12,6 +13,7 @@ fn place(told_end: i64, stable: i64, high: i64) -> Place {
         high,
         low: 0,
         leader_answers: true,
+        leader_is_silent: false,
     }
 }
 
@@ -40,7 +42,9 @@ fn kf_k13_a_bounded_read_waits_for_an_open_transaction() {
     assert!(!progress.is_at_end());
     let told = progress.trouble(&SplitId("t/0".to_owned()), Instant::now());
     let told = told.unwrap();
-    assert!(told.contains("t/0 waits for an open transaction"), "{told}");
+    let text = &told.text;
+    assert!(text.contains("t/0 waits for an open transaction"), "{text}");
+    assert!(!told.is_unreachable, "what is there is known");
 }
 
 #[test]
@@ -80,11 +84,26 @@ fn idle_is_told_only_when_the_queue_was_seen_empty_after_the_statistics_t2() {
     assert!(!progress.has_nothing_more(), "a record came");
 }
 
+/// They were told while a record was on its way, and there may be more behind it.
+#[test]
+fn statistics_older_than_the_newest_record_make_nothing_idle_t2() {
+    let mut progress = Progress::new(5, None);
+    progress.on_record(5, None);
+    progress.on_place(place(5, 5, 5), Instant::now());
+    progress.on_drained();
+
+    assert!(!progress.has_nothing_more());
+    progress.on_place(place(6, 6, 6), Instant::now());
+    progress.on_drained();
+    assert!(progress.has_nothing_more());
+}
+
 #[test]
 fn attack_32_a_silent_leader_is_told_and_holds_the_watermark_t2() {
     let mut progress = Progress::new(0, None);
     let away = Place {
         leader_answers: false,
+        leader_is_silent: true,
         ..place(5, 5, 5)
     };
     let began = Instant::now();
@@ -95,10 +114,11 @@ fn attack_32_a_silent_leader_is_told_and_holds_the_watermark_t2() {
     assert!(!progress.has_nothing_more());
     assert_eq!(progress.trouble(&id, began), None, "a moment is no trouble");
     let told = progress.trouble(&id, began + Duration::from_secs(9));
-    assert_eq!(
-        told.as_deref(),
-        Some("no answer from the leader of t/0 for 9 s")
-    );
+    let unreachable = Trouble {
+        text: "no answer from the leader of t/0 for 9 s".to_owned(),
+        is_unreachable: true,
+    };
+    assert_eq!(told, Some(unreachable));
     progress.on_place(place(5, 5, 5), began);
     progress.on_drained();
     assert_eq!(progress.trouble(&id, began + Duration::from_secs(9)), None);

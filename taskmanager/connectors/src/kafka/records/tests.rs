@@ -204,3 +204,23 @@ proptest! {
         }
     }
 }
+
+/// A batch of long values ends by its bytes, whatever the format (B1).
+#[test]
+fn bytes_of_values_are_counted_in_every_format_b1() {
+    let text = vec![Column::new("a", DataType::Utf8)];
+    let mut raw = Records::new(&TextFormat::Raw, &text).unwrap();
+    let mut json = Records::new(&TextFormat::Json, &columns()).unwrap();
+    let mut csv = Records::new(&csv(), &columns()).unwrap();
+    for records in [&mut raw, &mut json, &mut csv] {
+        let long = vec![b'x'; 1_000];
+        // One that is no row counts, too: it is kept for `.bad`.
+        for value in [Some(&long[..]), Some(b"{\"a\":\"b\"}"), None] {
+            records.push(0, value);
+        }
+        assert_eq!(records.bytes(), 1_009);
+
+        records.decode().unwrap();
+        assert_eq!(records.bytes(), 0);
+    }
+}

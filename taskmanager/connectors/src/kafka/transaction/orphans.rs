@@ -7,7 +7,7 @@
 //! to be aborted. A commit would make them visible: partitions know transactions by the producer's id
 //! alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -22,13 +22,40 @@ use crate::kafka::marker::{Author, Marker};
 use crate::kafka::staged::Record;
 use streamforge_core::ids::CheckpointId;
 
-/// Partitions of the topic in which some transaction is open, with the offset it begins at, asked
+/// The partitions that can be asked now, and those that have no leader: these are asked before anything is
+/// written to them. To suspect them all would be wrong: where the end of a committed transaction is missing
+/// an abort would take its rows away.
+pub(super) fn partitions(
+    place: &SlotPlace,
+    client: &BaseConsumer<Context>,
+) -> Result<(Vec<i32>, BTreeSet<i32>), Error> {
+    let known = client
+        .fetch_metadata(Some(&place.topic), READ_TIMEOUT)
+        .map_err(|error| place.error("look for open transactions", error))?;
+    let found = known.topics().iter().flat_map(|topic| topic.partitions());
+    let led: BTreeSet<i32> = found
+        .filter(|it| it.leader() >= 0)
+        .map(|it| it.id())
+        .collect();
+    let (asked, leaderless): (Vec<i32>, Vec<i32>) =
+        (0..place.partitions_n).partition(|partition| led.contains(partition));
+    if !leaderless.is_empty() {
+        tracing::warn!(id = place.id, topic = place.topic, partitions = ?leaderless, "no leader");
+    }
+    Ok((asked, leaderless.into_iter().collect()))
+}
+
+/// Those of these partitions in which some transaction is open, with the offset it begins at, asked
 /// after the fence: of ours, only one that nobody will end. Others' transactions are open at times,
 /// too; to suspect those costs little.
 pub(super) fn open_partitions(
     place: &SlotPlace,
     stable: &BaseConsumer<Context>,
+    partitions: &[i32],
 ) -> Result<BTreeMap<i32, i64>, Error> {
+    if partitions.is_empty() {
+        return Ok(BTreeMap::new());
+    }
     let all: BaseConsumer<Context> = place
         .access
         .lookup(place.secrets.as_deref())
@@ -36,10 +63,12 @@ pub(super) fn open_partitions(
         .create_with_context(Context::default())
         .map_err(|error| Error::Client(cannot_open("a client of kafka", error)))?;
     // The high watermarks first: whatever is open below them now holds the stable end back.
-    let high = ends(place, &all)?;
-    let stable = ends(place, stable)?;
-    let pairs = (0..).zip(high.into_iter().zip(stable));
-    let is_open = |(partition, (high, stable))| (stable < high).then_some((partition, stable));
+    let high = ends(place, &all, partitions)?;
+    let stable = ends(place, stable, partitions)?;
+    let pairs = partitions.iter().zip(high.into_iter().zip(stable));
+    let is_open = |(partition, (high, stable)): (&i32, (i64, i64))| {
+        (stable < high).then_some((*partition, stable))
+    };
     let found: BTreeMap<i32, i64> = pairs.filter_map(is_open).collect();
     if !found.is_empty() {
         tracing::info!(id = place.id, topic = place.topic, partitions = ?found, "transactions are open");
@@ -48,20 +77,24 @@ pub(super) fn open_partitions(
 }
 
 /// The end of each partition as this client's isolation sees it.
-fn ends(place: &SlotPlace, client: &BaseConsumer<Context>) -> Result<Vec<i64>, Error> {
+fn ends(
+    place: &SlotPlace,
+    client: &BaseConsumer<Context>,
+    partitions: &[i32],
+) -> Result<Vec<i64>, Error> {
     let failed = |error| place.error("look for open transactions", error);
     let mut wanted = TopicPartitionList::new();
-    for partition in 0..place.partitions_n {
+    for partition in partitions {
         wanted
-            .add_partition_offset(&place.topic, partition, Offset::End)
+            .add_partition_offset(&place.topic, *partition, Offset::End)
             .map_err(failed)?;
     }
     let found = client
         .offsets_for_times(wanted, READ_TIMEOUT)
         .map_err(failed)?;
     let mut ends = Vec::new();
-    for partition in 0..place.partitions_n {
-        let element = found.find_partition(&place.topic, partition);
+    for partition in partitions {
+        let element = found.find_partition(&place.topic, *partition);
         let unknown =
             || KafkaError::OffsetFetch(rdkafka::types::RDKafkaErrorCode::UnknownPartition);
         let element = element.ok_or_else(|| failed(unknown()))?;
@@ -75,6 +108,26 @@ fn ends(place: &SlotPlace, client: &BaseConsumer<Context>) -> Result<Vec<i64>, E
 }
 
 impl SlotProducer {
+    /// Asks about partitions that had no leader before, if these records go to them.
+    pub(super) fn ask_late(&mut self, records: &[Record<'_>]) -> Result<(), Error> {
+        let is_late = |record: &&Record<'_>| self.unasked.contains(&record.partition);
+        let late: BTreeSet<i32> = records
+            .iter()
+            .filter(is_late)
+            .map(|it| it.partition)
+            .collect();
+        if late.is_empty() {
+            return Ok(());
+        }
+        let late: Vec<i32> = late.into_iter().collect();
+        // The group's client has learned that nobody leads them.
+        let stable = self.place.group_client()?;
+        let open = open_partitions(&self.place, &stable, &late)?;
+        self.suspects.extend(self.ends.not_committed(&open));
+        self.unasked.retain(|partition| !late.contains(partition));
+        Ok(())
+    }
+
     /// X7: an aborted transaction with one of these records on each suspected partition that they go
     /// to. Its end is the end of whatever the producer's id has open there, and our first record shuts
     /// the partition to everything that is older and still under way.
@@ -140,5 +193,51 @@ impl SlotProducer {
             .abort_transaction(patience)
             .map_err(|error| place.error("end what was left open", error))?;
         self.check_end_came_once(disturbances_n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::super::Unwatched;
+    use super::*;
+
+    /// What nobody leads now is asked before something is written to it, and keeps nothing else waiting.
+    #[test]
+    fn x7_a_partition_without_a_leader_is_asked_when_rows_go_to_it() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("t", 2, 1).unwrap();
+        cluster.partition_leader("t", 1, None).unwrap();
+        let access = serde_json::from_value(serde_json::json!({
+            "bootstrapServers": cluster.bootstrap_servers(),
+        }));
+        let place = SlotPlace {
+            access: access.unwrap(),
+            secrets: None,
+            id: "slot".to_owned(),
+            topic: "t".to_owned(),
+            partitions_n: 2,
+            message_bytes_max: 1 << 20,
+        };
+        let record = |partition| Record {
+            partition,
+            key: None,
+            value: Some(b"v"),
+        };
+        let marker = |n| Marker::after(CheckpointId::from_stored(n), Author::default());
+
+        let mut producer = place.begin(&Unwatched).unwrap();
+        producer
+            .commit(&[record(0)], marker(1), &Unwatched)
+            .unwrap();
+        assert_eq!(producer.unasked, BTreeSet::from([1]));
+        cluster.partition_leader("t", 1, Some(1)).unwrap();
+        producer
+            .commit(&[record(0), record(1)], marker(2), &Unwatched)
+            .unwrap();
+
+        assert_eq!(producer.unasked, BTreeSet::new());
+        assert_eq!(producer.marker(), Some(marker(2)));
     }
 }

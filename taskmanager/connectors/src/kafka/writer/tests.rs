@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use streamforge_core::ids::OperatorUid;
 use streamforge_store::MemoryStore;
 
 use super::*;
 use crate::kafka::encode::TopicLimits;
 use crate::kafka::staged::decode;
+use crate::kafka::straight::StraightWriter;
 
 fn id(n: u64) -> CheckpointId {
     CheckpointId::from_stored(n)
@@ -15,10 +16,7 @@ fn id(n: u64) -> CheckpointId {
 fn spec() -> KafkaSinkSpec {
     let config: SinkConfig =
         serde_json::from_str(r#"{"bootstrapServers":"a:9092","topic":"out","key":["n"]}"#).unwrap();
-    let lookup = LookupPlace {
-        access: config.access.clone(),
-        secrets: None,
-    };
+    let lookup = LookupPlace::new(config.access.clone(), None);
     KafkaSinkSpec {
         config,
         format: ValueFormat::Json,
@@ -115,5 +113,53 @@ async fn attack_14_a_huge_interval_is_cut_into_parts_x1() {
     );
     for object in &interval.objects {
         assert!(object.bytes < 2 * PART_BYTES as u64, "{}", object.bytes);
+    }
+}
+
+/// A window that fires has all its rows in one batch, and they may be wide.
+#[tokio::test]
+async fn a_batch_of_wide_rows_is_cut_into_parts_x1() {
+    let store = Arc::new(MemoryStore::default());
+    let mut writer = writer(&store);
+    let wide = "x".repeat(100_000);
+    let text: ArrayRef = Arc::new(StringArray::from_iter_values((0..400).map(|_| &wide)));
+    let n: ArrayRef = Arc::new(Int64Array::from_iter_values(0..400));
+    let batch = RecordBatch::try_from_iter([("n", n), ("text", text)]).unwrap();
+
+    let written = writer.write(StreamBatch::plain(batch)).await;
+    assert!(written.unwrap().is_empty());
+    let interval = writer.stage(id(11)).unwrap().await.unwrap().unwrap();
+
+    let rows = interval.objects.iter().map(|object| object.rows);
+    assert_eq!(rows.sum::<u64>(), 400);
+    for object in &interval.objects {
+        assert!(object.bytes < 2 * PART_BYTES as u64, "{}", object.bytes);
+    }
+}
+
+/// Both kinds of writers: a cluster that is away fails no attempt, however long.
+#[tokio::test]
+async fn a_writer_says_that_brokers_are_away_and_does_not_fail() {
+    let properties = r#"{"bootstrapServers":"127.0.0.1:1","topic":"out","key":["n"]}"#;
+    let config: SinkConfig = serde_json::from_str(properties).unwrap();
+    let away = KafkaSinkSpec {
+        lookup: LookupPlace::new(config.access.clone(), None),
+        config,
+        ..spec()
+    };
+    let staging = KafkaWriter {
+        spec: away.clone(),
+        topic: None,
+        ..writer(&Arc::new(MemoryStore::default()))
+    };
+    let straight = StraightWriter::new(away, 0);
+    let writers: [Box<dyn SinkWriter>; 2] = [Box::new(staging), Box::new(straight)];
+
+    for mut writer in writers {
+        let trouble = writer.open().await.expect("it is no failure");
+        let trouble = trouble.expect("nobody answers");
+        assert!(trouble.contains("127.0.0.1:1"), "{trouble}");
+        let error = writer.write(rows(0..1)).await.unwrap_err();
+        assert_eq!(error.recovery(), Recovery::Restart);
     }
 }

@@ -1,21 +1,31 @@
 //! The sink in a bucket, against the real server of `e2e/services/s3`.
 
+use std::fs;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use streamforge_core::ids::{Generation, OperatorUid};
+use streamforge_core::ids::{Epoch, Generation, JobId, OperatorUid, SlotId};
 use streamforge_core::job_graph::ChangelogMode;
+use streamforge_engine::sink::Publisher as _;
+use streamforge_store::s3::PART_BYTES;
 
+use super::spill::{SPILL, SPILL_LOCK};
 use super::*;
-use crate::files::sink::OutputFormat;
+use crate::files::sink::{STAGING, name_prefix};
 use crate::files::test_server::Server;
 use crate::formats::write::CsvDialect;
 
+mod guillotine;
+mod kills;
+mod rollover;
+
 /// A place of one test's own on the server.
+#[derive(Clone)]
 struct Place {
     config: SinkConfig,
-    server: Server,
+    server: Arc<Server>,
 }
 
 impl Place {
@@ -29,7 +39,7 @@ impl Place {
                 rollover: None,
                 s3: Some(server.s3()),
             },
-            server,
+            server: Arc::new(server),
         }
     }
 
@@ -58,12 +68,23 @@ impl Place {
         BucketPublisher::new(self.door(), &job(), "out", Epoch::from_stored(epoch))
     }
 
+    /// Keys of objects that no reader looks at.
+    async fn hidden(&self) -> Vec<String> {
+        let door = self.door();
+        let bucket = door.bucket().await.unwrap();
+        let found = bucket.list(&format!("{STAGING}/")).await.unwrap();
+        found.into_iter().map(|meta| meta.key).collect()
+    }
+
     /// Keys and contents, by key.
     async fn visible(&self) -> Vec<(String, Vec<u8>)> {
         let door = self.door();
         let bucket = door.bucket().await.unwrap();
         let mut found = Vec::new();
         for meta in bucket.list("").await.unwrap() {
+            if meta.key.starts_with(STAGING) {
+                continue;
+            }
             let object = bucket.get(&meta.key).await.unwrap().unwrap();
             found.push((meta.key, object.bytes.to_vec()));
         }
@@ -322,7 +343,7 @@ async fn uploads_of_dead_epochs_are_thrown_away_unless_listed_x6() {
 async fn files_on_their_way_leave_nothing_behind() {
     let place = Place::new("spill");
     let mut writer = place.writer(OutputFormat::Json, 1);
-    let root = writer.spill.root.clone();
+    let root = writer.files.spill.root.clone();
 
     let _interval = staged(&mut writer, &[1], 11).await;
     let left: Vec<_> = fs::read_dir(root.join(STAGING)).unwrap().collect();
@@ -344,5 +365,32 @@ async fn files_of_a_killed_process_are_removed_by_the_next_and_of_a_live_one_are
     let _next = place.writer(OutputFormat::Json, 2);
 
     assert!(!killed.exists());
-    assert!(alive.spill.root.exists());
+    assert!(alive.files.spill.root.exists());
+}
+
+/// Keys are rotated and policies mended: another attempt may do better.
+#[test]
+fn refusal_that_may_pass_ends_no_job() {
+    use streamforge_engine::error::Recovery;
+
+    let config = SinkConfig {
+        path: "s3://bucket/out/".to_owned(),
+        partition_by: Vec::new(),
+        rollover: None,
+        s3: None,
+    };
+    let door = Door::new(place_of(&config).unwrap().unwrap(), None);
+    let denied = streamforge_store::Error::PermissionDenied {
+        action: "put",
+        path: "out".into(),
+        source: std::io::ErrorKind::PermissionDenied.into(),
+    };
+    let wrong = streamforge_store::Error::InvalidKey {
+        key: "/".to_owned(),
+        reason: "empty",
+    };
+
+    let recovery = |error| door.failed("stage a file in", error).recovery();
+    assert_eq!(recovery(denied), Recovery::Restart);
+    assert_eq!(recovery(wrong), Recovery::Stop);
 }

@@ -1,0 +1,177 @@
+//! Passes against an API server that answers what a test wants.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+use clap::Parser as _;
+use http_body_util::BodyExt as _;
+use hyper::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use prometheus::Registry;
+use serde_json::Value;
+use streamforge_host::sessions::Listener;
+
+use super::*;
+use crate::args::Args;
+use crate::certificates::Authority;
+use crate::controller::again;
+use crate::fleet::Fleet;
+use crate::metrics::Metrics;
+use crate::step::Unsaved;
+use crate::stream_job::keep::Kept;
+use crate::stream_job::testing::{UID, job, settings, with_metadata};
+
+/// What was asked of the API server: method, path, body.
+type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
+
+/// Finds nothing, takes every write, and the status of a job only if `takes_status`.
+fn server(takes_status: bool) -> (Client, Asked) {
+    let asked = Asked::default();
+    let log = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let log = Arc::clone(&log);
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.expect("it is in memory").to_bytes();
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let (method, path) = (head.method.to_string(), head.uri.path().to_owned());
+            let is_status = path.ends_with("/streamjobs/clicks/status");
+            let (code, answer) = match &*method {
+                "GET" => (404, failure(404, "NotFound")),
+                _ if is_status && takes_status => (200, serde_json::to_value(job()).unwrap()),
+                _ if is_status => (403, failure(403, "Forbidden")),
+                _ => (200, body.clone()),
+            };
+            log.lock().unwrap().push((method, path, body));
+            let answer = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(answer).unwrap())
+        }
+    });
+    (Client::new(service, "team"), asked)
+}
+
+fn failure(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+        "reason": reason, "message": "no"})
+}
+
+fn context(client: Client) -> Arc<Context> {
+    let _installed_before = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let args = Args::parse_from(["operator", "--task-manager-image", "image:1"]);
+    let listener = Listener::start(SocketAddr::from(([127, 0, 0, 1], 0)), None).unwrap();
+    let authority = Authority::create(Timestamp::now()).unwrap();
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let fleet = Fleet::new(listener);
+    Context::new(client, settings(), &args, fleet, authority, metrics)
+}
+
+fn with_finalizer() -> StreamJob {
+    with_metadata(&job(), "/finalizers", json!(["streamforge.io/checkpoints"]))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_that_is_refused_is_tried_again_less_and_less_often() {
+    let (client, _) = server(false);
+    let context = context(client);
+    let paused = with_metadata(&with_finalizer(), "/annotations", json!({(PAUSE): ""}));
+    let mut waits = Vec::new();
+
+    for _ in 0..4 {
+        let error = over(&paused, &context).await.expect_err("it is refused");
+        waits.push(again(
+            Arc::new(paused.clone()),
+            &error,
+            Arc::clone(&context),
+        ));
+    }
+
+    let seconds = [1, 2, 4, 8].map(|seconds| Action::requeue(Duration::from_secs(seconds)));
+    assert_eq!(waits, seconds);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_job_tells_its_pods_and_keeps_its_certificate() {
+    let (client, asked) = server(true);
+    let context = context(client);
+    let paused = with_metadata(&with_finalizer(), "/annotations", json!({(PAUSE): ""}));
+    let spec = serde_json::to_value(&paused.spec).unwrap();
+    let kept = Kept {
+        record: Some(Record::new(UID, spec, 3)),
+        ..Kept::default()
+    };
+    let memory = Memory {
+        kept: Packed::of(&kept),
+        ..Memory::default()
+    };
+    context.remember(UID, memory);
+
+    over(&paused, &context).await.unwrap();
+
+    let asked = asked.lock().unwrap();
+    let writes: Vec<_> = asked
+        .iter()
+        .filter(|(method, path, _)| method != "GET" && !path.ends_with("/events"))
+        .collect();
+    let written: Vec<&str> = writes
+        .iter()
+        .filter_map(|(_, path, _)| path.split("/team/").nth(1))
+        .collect();
+    assert_eq!(written, ["secrets/clicks-tls", "streamjobs/clicks/status"]);
+    let pods = &writes[1].2["status"]["taskManagers"];
+    assert_eq!(*pods, json!({"desired": 2, "ready": 0}));
+}
+
+#[test]
+fn stop_that_came_to_nothing_is_put_off_twice_as_long_each_time() {
+    let mut memory = Memory::default();
+    for seconds in [10, 20, 40, 80, 160, 300, 300] {
+        // The coordinator that ended is looked at several times.
+        memory.on_stop_failed("savepoint a: disk full");
+        memory.on_stop_failed("savepoint a: disk full");
+
+        let left = memory.until_stop().expect("it waits");
+        let limit = Duration::from_secs(seconds);
+        assert!(
+            left <= limit && left + Duration::from_secs(1) > limit,
+            "{left:?}"
+        );
+        // The next one is ordered.
+        memory.stop_at = None;
+    }
+    assert_eq!(
+        memory.stop_failed.as_deref(),
+        Some("savepoint a: disk full")
+    );
+    memory.forget_stops();
+    assert_eq!((memory.until_stop(), memory.stop_failed), (None, None));
+}
+
+#[test]
+fn stop_that_comes_to_nothing_is_counted_once_until_the_next_or_until_nobody_wants_it() {
+    let mut memory = Memory::default();
+    let failed = Some(Unsaved {
+        reason: "no acknowledgement".to_owned(),
+        ..Unsaved::default()
+    });
+    let stopped = |failed| Run::Ended {
+        how: Ended::Stopped { failed },
+        is_current: true,
+        tried: SignedDuration::ZERO,
+        stops_failed_n: 0,
+    };
+    // The coordinator that ended is looked at several times.
+    memory.on_run(true, &stopped(failed.clone()));
+    memory.on_run(true, &stopped(failed.clone()));
+    memory.on_run(true, &Run::None);
+    assert_eq!(memory.stops_failed_n, 1);
+    memory.stop_at = None; // the next one is ordered
+    memory.on_run(true, &stopped(failed.clone()));
+    assert_eq!(memory.stops_failed_n, 2);
+
+    memory.on_run(false, &stopped(failed));
+    assert_eq!(memory.stops_failed_n, 0);
+    memory.on_run(true, &stopped(None));
+    assert_eq!(memory.stops_failed_n, 0);
+}
