@@ -139,6 +139,25 @@ fn running_attempt_is_adopted_and_no_task_restarts_f1() {
     );
 }
 
+/// An older program hashed the plan in its own words: a field that it did not know has a default here.
+#[test]
+fn attempt_of_the_same_plan_in_an_older_programs_words_is_adopted_f1() {
+    let old = running();
+    let mut head = old.head();
+    head.plan_hash ^= 1;
+    let written = streamforge_core::manifest::encode(streamforge_core::frame::HEAD, &head);
+    let key = streamforge_core::manifest::HEAD_KEY;
+    old.objects.borrow_mut().get_mut(key).unwrap().0 = written;
+    let mut new = successor(&old);
+    new.wait(1);
+
+    register(&mut new, &a(), runs(&old));
+    register(&mut new, &b(), runs(&old));
+
+    assert_eq!(new.sent_names()[..2], ["adopt", "adopt"]);
+    assert_eq!(new.stamp().epoch, old.stamp().epoch);
+}
+
 #[test]
 fn checkpoints_of_the_dead_coordinator_are_void_for_the_adopted_tasks_a2() {
     // Attack 26: it died after one source, not the other, had heard of the checkpoint.
