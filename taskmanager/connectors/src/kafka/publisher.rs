@@ -293,7 +293,7 @@ impl Inner {
                     if doubt == Doubt::Open {
                         return Err(self.vanished(wanted, kept));
                     }
-                    tracing::warn!(slot = %wanted.slot, ?doubt, "the slot's marker is gone; it is written anew");
+                    tracing::warn!(slot = %wanted.slot, why = %doubt, "the slot's marker is gone; it is written anew");
                 }
                 Taken::Vanished => return Err(self.vanished(wanted, kept)),
             }
