@@ -272,6 +272,30 @@ fn tasks_that_ended_before_are_ended_for_the_adopter_too_c11() {
     assert_eq!(finals.count(), 2, "the final checkpoint is next");
 }
 
+/// A task manager remembers for its successors which of its tasks ended, those of subtasks that a hand-over
+/// made leave, too: nobody waits for them any more.
+#[test]
+fn job_comes_to_its_end_although_tasks_that_left_had_ended_before_c11_f1() {
+    let old = running();
+    let mut new = successor(&old);
+    new.wait(1);
+    for id in [a(), b()] {
+        let mut registration = runs(&old);
+        let subtask = u32::from(id == b());
+        if let Some(runs) = &mut registration.runs {
+            runs.ended = vec![task(0, subtask), task(1, subtask), task(0, 7)];
+        }
+        register(&mut new, &id, registration);
+    }
+
+    let kinds = new.sent.iter().filter_map(|(_, command)| match command {
+        Command::Checkpoint { kind, .. } => Some(*kind),
+        _ => None,
+    });
+    let last = streamforge_core::manifest::CheckpointKind::Final;
+    assert_eq!(kinds.collect::<Vec<_>>(), [last; 2]);
+}
+
 /// The adoption is given up, and the epoch ends.
 fn not_adopted(new: &mut Rig, epoch: u64) {
     assert!(
