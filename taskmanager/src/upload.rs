@@ -127,13 +127,18 @@ impl Uploader {
                 let _gone = self.events.send(failed(Some(task), &error)).await;
                 return;
             }
+            let parts = snapshot.operators.iter().flat_map(|(_, it)| &it.parts);
+            let parts: Vec<Arc<StatePart>> = parts.map(Arc::clone).collect();
             let event = match self.acknowledge(snapshot, freeze_us).await {
                 Ok(snapshot) => Event::Ack(Box::new(snapshot)),
-                Err(error) => Event::Declined {
-                    task,
-                    id,
-                    reason: with_causes(&error),
-                },
+                Err(error) => {
+                    convert(parts).await;
+                    Event::Declined {
+                        task,
+                        id,
+                        reason: with_causes(&error),
+                    }
+                }
             };
             if self.events.send(event).await.is_err() {
                 return;
@@ -295,6 +300,16 @@ impl Uploader {
             },
         }
     }
+}
+
+/// Turns sealed tables into rows that could not be written: those that are not keep all later checkpoints from
+/// being taken, which are the only ones who would do it.
+async fn convert(parts: Vec<Arc<StatePart>>) {
+    let converted = tokio::task::spawn_blocking(move || {
+        // What is wrong with one is told when it is written.
+        parts.iter().for_each(|part| drop(part.rows()));
+    });
+    let _panicked = converted.await;
 }
 
 /// What the coordinator is told of an error; a user's mistake does not go away by itself.

@@ -178,7 +178,11 @@ impl Coordinator {
         })
     }
 
-    fn adopt(&mut self, running: &RunningAttempt, ended: BTreeSet<streamforge_core::ids::TaskId>) {
+    fn adopt(
+        &mut self,
+        running: &RunningAttempt,
+        mut ended: BTreeSet<streamforge_core::ids::TaskId>,
+    ) {
         let (Some(head), Some(committed)) = (self.head.head(), &self.committed) else {
             return;
         };
@@ -201,9 +205,12 @@ impl Coordinator {
         let handed = handed
             .filter(|it| it.kind == CheckpointKind::HandOver)
             .cloned();
+        let tasks: BTreeSet<_> = self.config.graph.tasks_of(deployment.subtasks()).collect();
+        // Task managers remember those of subtasks that left, too.
+        ended.retain(|task| tasks.contains(task));
         let attempt = Attempt {
             stamp,
-            tasks: self.config.graph.tasks_of(deployment.subtasks()).collect(),
+            tasks,
             deployment: deployment.clone(),
             places: self.places.clone(),
             unprepared: BTreeMap::new(),
@@ -243,6 +250,15 @@ impl Coordinator {
             // Whether all have heard of its commit, and of what they gain, is not known.
             self.send(Command::Committed { id: manifest.id });
             self.send(Command::Receive(Box::new(manifest)));
+        } else {
+            // They have not heard that it will not be, and would wait for its channels at every barrier.
+            let members = self.members.iter();
+            let prepared = members.filter(|(_, it)| {
+                let runs = it.runs.as_deref();
+                runs.is_some_and(|runs| runs.prepared.is_some())
+            });
+            let prepared = prepared.map(|(id, _)| id.clone()).collect();
+            self.send_to(prepared, &Command::Withdraw);
         }
         self.checkpoint_at_ms = self.now_ms;
         self.report(Report::Adopted { generation, epoch });

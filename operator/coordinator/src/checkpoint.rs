@@ -114,6 +114,10 @@ impl Coordinator {
         };
         if kind == CheckpointKind::Final {
             self.phase = Phase::Finishing;
+            if self.stop_since_ms.is_some() {
+                let until_ms = self.now_ms + self.config.checkpoint.timeout_ms;
+                self.publish_until_ms.get_or_insert(until_ms);
+            }
         }
         if matches!(kind, CheckpointKind::Savepoint | CheckpointKind::Stop) {
             self.savepoints.on_triggered(id);

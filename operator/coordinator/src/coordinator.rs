@@ -425,6 +425,8 @@ impl Coordinator {
             let cause = format!("{reason}; the head of this store knows of no newer attempt");
             return self.fail(Error::Job { cause });
         }
+        // Its own swap may have been superseded, and not have taken effect.
+        self.unsaved_scale &= head.scaled.is_none_or(|it| it.to != self.wanted);
         match change {
             Change::TakeOver(_) => self.on_taken_over(head),
             Change::BeginEpoch(_) => {

@@ -504,7 +504,6 @@ impl Coordinator {
         if !self.unsaved_scale || !is_idle || !self.store.is_free() || self.head.head().is_none() {
             return;
         }
-        self.unsaved_scale = false;
         self.swap(Change::Scale(Scaled {
             started_with: self.config.parallelism,
             to: self.wanted,

@@ -412,6 +412,8 @@ impl Coordinator {
         };
         self.retention = Retention::default();
         self.committed = None;
+        // Whoever was outrun may find that the job has a state of its own.
+        self.import = None;
     }
 
     /// Looks for the newest older checkpoint that is whole, to name it.

@@ -91,7 +91,7 @@ impl Starting {
         let place = place(&self.desired, &self.record);
         let store = opener.open(&place).await?;
         let (head, plan) = self.head(&*store).await?;
-        let restore_from = self.restore_from(&opener, head.is_some()).await?;
+        let restore_from = self.restore_from(&opener, has_state(head)).await?;
         let spec = &self.desired.document.spec;
         let rewind_to = rewind_to(&self.record, head);
         let plan = plan.filter(|_| rewind_to.is_none());
@@ -225,6 +225,12 @@ fn graph_to_run(document: &Document, deployed: Option<Plan>) -> Arc<JobGraph> {
     deployed.map_or_else(|| Arc::clone(planned), |plan| Arc::new(plan.graph))
 }
 
+/// Whether the job has state of its own. A head without a manifest is that of a start whose copy of the savepoint did
+/// not come to its end.
+fn has_state(head: Option<HeadSeen>) -> bool {
+    head.is_some_and(|head| head.newest.is_some())
+}
+
 /// Whether somebody has said that state without a place in this document may go.
 fn drops_state(spec: &StreamJobSpec) -> bool {
     let policy = spec.upgrade.as_ref();
@@ -287,6 +293,18 @@ mod tests {
         ] {
             assert!(Arc::ptr_eq(&graph_to_run(document, plan), &document.graph));
         }
+    }
+
+    /// Else a job whose operator died while it copied its savepoint would begin empty.
+    #[test]
+    fn start_that_died_before_its_savepoint_was_copied_begins_with_it_again_c7() {
+        let died = HeadSeen {
+            generation: 1,
+            newest: None,
+        };
+        let newest = Some(1);
+        assert!(!has_state(None) && !has_state(Some(died)));
+        assert!(has_state(Some(HeadSeen { newest, ..died })));
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Aligner {
     retired: Vec<bool>,
     /// Barriers up to this id are void.
     done_to: CheckpointId,
+    /// Nobody is there who would complete what barriers on their way belong to.
+    orphaned: bool,
 }
 
 impl Aligner {
@@ -53,6 +55,7 @@ impl Aligner {
             delivered: vec![false; inputs_n],
             retired: vec![false; inputs_n],
             done_to: CheckpointId::ZERO,
+            orphaned: false,
         }
     }
 
@@ -86,12 +89,22 @@ impl Aligner {
 
     /// Whether this attempt is over, so that its barriers count for nothing.
     pub fn is_void(&self, id: CheckpointId) -> bool {
-        id <= self.done_to
+        id <= self.done_to || self.orphaned
+    }
+
+    /// Whoever began attempts is gone; returns the one that was under way here (A2). Until somebody says what is
+    /// void, the barriers of all are that may still come: some inputs may never get theirs.
+    pub fn orphan(&mut self) -> Option<CheckpointId> {
+        let given_up = self.aligning().and_then(|id| self.on_abort(id));
+        self.orphaned = true;
+        given_up
     }
 
     /// An input delivered a barrier. The second value is an older attempt given up for it (A2).
     pub fn on_barrier(&mut self, input: usize, barrier: Barrier) -> (Step, Option<CheckpointId>) {
-        if barrier.id <= self.done_to {
+        let is_orphan = self.orphaned && barrier.kind != CheckpointKind::HandOver;
+        if barrier.id <= self.done_to || is_orphan {
+            self.done_to = self.done_to.max(barrier.id);
             return (Step::Ignore, None);
         }
         let mut given_up = None;
@@ -118,6 +131,7 @@ impl Aligner {
 
     /// The coordinator gave the attempt up; returns it if it was under way here (A2).
     pub fn on_abort(&mut self, id: CheckpointId) -> Option<CheckpointId> {
+        self.orphaned = false;
         let current = self.current.filter(|current| current.id <= id);
         if current.is_some_and(|current| current.kind == CheckpointKind::HandOver) {
             return current.map(|barrier| barrier.id);

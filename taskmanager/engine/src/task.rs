@@ -278,10 +278,14 @@ impl TaskCore {
                 if let Some(node) = self.nodes.get_mut(operator) {
                     let watermark = node.watermark.max(node.floor);
                     node.lanes.on_rejoin(lane, watermark);
-                    self.effects.push(Effect::Answer {
-                        channel: named,
-                        watermark,
-                    });
+                    if self.hand_over.answers_later() {
+                        self.hand_over.answer_later(operator, named);
+                    } else {
+                        self.effects.push(Effect::Answer {
+                            channel: named,
+                            watermark,
+                        });
+                    }
                 }
                 self.on_lane(operator)
             }
@@ -377,6 +381,7 @@ impl TaskCore {
         if let Some(id) = self.aligner.aligning() {
             self.on_abort(id);
         }
+        let _nothing_more = self.aligner.orphan();
     }
 
     /// A reader has rows. If the source was idle it comes back first: then the caller must wait for

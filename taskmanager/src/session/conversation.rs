@@ -127,6 +127,15 @@ impl Conversation {
         }
     }
 
+    /// Asks to be let go; says whether there was room for that.
+    fn ask_to_leave(&self) -> bool {
+        self.protocol < PROTOCOL_LEAVING
+            || self
+                .out
+                .try_send(message(From::Leaving(v1::Leaving {})))
+                .is_ok()
+    }
+
     /// Passes messages on until the session is over; the two times are
     /// that between heartbeats and the longest silence.
     pub(super) async fn go_on(
@@ -136,7 +145,7 @@ impl Conversation {
         (heartbeat, silence_max): (Duration, Duration),
         leaving: &mut watch::Receiver<bool>,
     ) -> Over {
-        let mut asked_to_leave = false;
+        let (mut asked_to_leave, mut unasked) = (false, false);
         let mut beats = interval(heartbeat);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut deadline = Instant::now() + silence_max;
@@ -163,12 +172,11 @@ impl Conversation {
                 }
                 true = is_told(leaving), if !asked_to_leave => {
                     asked_to_leave = true;
-                    if self.protocol >= PROTOCOL_LEAVING {
-                        // Full: the coordinator hangs, and its silence will end the session.
-                        let _full = self.out.try_send(message(From::Leaving(v1::Leaving {})));
-                    }
+                    unasked = !self.ask_to_leave();
                 }
                 _ = beats.tick() => {
+                    // It may have been full.
+                    unasked = unasked && !self.ask_to_leave();
                     // A full queue says as much.
                     let _full = self.out.try_send(message(From::Heartbeat(v1::Heartbeat {})));
                 }

@@ -44,6 +44,10 @@ pub(super) struct HandOverState {
     /// Key groups that are left, if some were given away and are still here.
     releasing: Option<(BTreeSet<KeyGroup>, Parts)>,
     deal: Option<Arc<HandOver>>,
+    /// Of the subtasks before none is left to say how far the groups are.
+    nobody_stayed: bool,
+    /// Operators and channels of joins that are answered once that has come with the groups.
+    unanswered: Vec<(usize, Channel)>,
 }
 
 /// The parts of each operator's snapshot at the barrier.
@@ -97,6 +101,16 @@ impl HandOverState {
     /// Whether watermarks stand still and nothing of its own is sent.
     pub(super) fn is_frozen(&self) -> bool {
         self.joins || self.left || self.awaited.is_some() || self.awaits_splits.is_some()
+    }
+
+    /// Whether a join can be answered only when what is awaited is there (T6).
+    pub(super) fn answers_later(&self) -> bool {
+        self.nobody_stayed && self.awaited.is_some()
+    }
+
+    /// A join that is to be answered then.
+    pub(super) fn answer_later(&mut self, operator: usize, channel: Channel) {
+        self.unanswered.push((operator, channel));
     }
 
     /// Whether it is known what its barrier leads to.
@@ -207,6 +221,8 @@ impl TaskCore {
             self.effects.push(Effect::Left);
             return;
         }
+        let mut after = hand_over.deployment.placement.keys();
+        self.hand_over.nobody_stayed = after.all(|it| hand_over.joining.contains(it));
         let now = hand_over.deployment.assignment.clone();
         let before = std::mem::replace(&mut self.assignment, now);
         for idx in 0..self.channels.len() {
@@ -450,6 +466,12 @@ impl TaskCore {
             operator.receive(state, &mut node.outputs)?;
             self.collect(idx)?;
             self.run()?;
+        }
+        for (operator, channel) in std::mem::take(&mut self.hand_over.unanswered) {
+            if let Some(node) = self.nodes.get(operator) {
+                let watermark = node.watermark.max(node.floor);
+                self.effects.push(Effect::Answer { channel, watermark });
+            }
         }
         self.work.extend(awaited.held);
         self.run()?;
