@@ -5,7 +5,7 @@
 //! ledger move together by that one swap. Layout of the store, under the job's prefix:
 //! `head`, `manifests/…`, `plans/…`, `parts/…`, `late/…`, `savepoints/…`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,10 @@ pub struct Head {
     /// Set by a person while the job ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaled: Option<Scaled>,
+    /// Names of the task managers that ran this epoch when its newest manifest was named: whoever is to
+    /// adopt it waits for them. Empty: not known, as to a program that is older than this.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub task_managers: BTreeSet<String>,
 }
 
 /// A parallelism that was asked for while the job ran.

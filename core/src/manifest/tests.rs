@@ -38,6 +38,7 @@ fn head() -> Head {
         proposed: None,
         numbers_to: 0,
         scaled: None,
+        task_managers: Default::default(),
     }
 }
 

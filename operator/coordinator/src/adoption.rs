@@ -139,12 +139,16 @@ impl Coordinator {
         (runs.stamp.job == head.job && runs.stamp.epoch == head.epoch).then_some(runs)
     }
 
-    /// Nobody who runs it has come yet. If everybody is new there is nothing to wait for.
+    /// Nobody who runs it has come yet. If all that ran it are here as new ones there is nothing to wait for; what
+    /// comes beside them, a spare one that was faster, says nothing of them.
     fn evidence_of_idle(&self) -> Evidence {
         let members = self.members.iter();
         let idle = members.filter(|(_, it)| self.ours(it).is_none());
         let idle_slots_n = idle.fold(0_u32, |sum, (_, it)| sum.saturating_add(it.slots));
-        if idle_slots_n >= self.wanted {
+        let head = self.head.head().into_iter();
+        let mut ran_it = head.flat_map(|head| &head.task_managers);
+        let all_came = ran_it.all(|name| self.members.iter().any(|(id, _)| id.name == *name));
+        if all_came && idle_slots_n >= self.wanted {
             Evidence::Over(None, "no task manager runs it".to_owned())
         } else {
             Evidence::Incomplete

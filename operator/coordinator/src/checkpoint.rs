@@ -11,7 +11,7 @@
 
 mod build;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::frame;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, SubtaskIdx, TaskId};
@@ -330,14 +330,35 @@ impl Coordinator {
         });
         let retain_n = self.config.checkpoint.retain_n;
         let manifest = reference;
+        let task_managers = self.run_by(in_flight.kind);
         self.swap(match in_flight.kind {
-            CheckpointKind::HandOver => Change::CommitHandOver { manifest, retain_n },
+            CheckpointKind::HandOver => Change::CommitHandOver {
+                manifest,
+                retain_n,
+                task_managers,
+            },
             CheckpointKind::Initial
             | CheckpointKind::Ordinary
             | CheckpointKind::Savepoint
             | CheckpointKind::Stop
-            | CheckpointKind::Final => Change::Commit { manifest, retain_n },
+            | CheckpointKind::Final => Change::Commit {
+                manifest,
+                retain_n,
+                task_managers,
+            },
         });
+    }
+
+    /// Names of those that run the attempt once this checkpoint is committed.
+    fn run_by(&self, kind: CheckpointKind) -> BTreeSet<String> {
+        let Some(attempt) = &self.attempt else {
+            return BTreeSet::new();
+        };
+        let places = match (kind, &attempt.hand_over) {
+            (CheckpointKind::HandOver, Some(hand_over)) => &hand_over.places,
+            _ => &attempt.places,
+        };
+        places.values().map(|it| it.name.clone()).collect()
     }
 
     /// A swap of ours has succeeded: now it is known whether the manifest under way is named (C2).

@@ -10,6 +10,8 @@
 //! at work, start again from its head; anything else = fenced. Invariant C4: every swap moves the range
 //! of reserved ids on. Invariant C5: a coordinator that lost a swap writes nothing any more.
 
+use std::collections::BTreeSet;
+
 use streamforge_core::frame;
 use streamforge_core::ids::{CheckpointId, Epoch, Generation, JobId};
 use streamforge_core::key_group::Assignment;
@@ -35,6 +37,8 @@ pub enum Change {
         manifest: ManifestRef,
         /// How many are kept.
         retain_n: usize,
+        /// Task managers that run the epoch, by name.
+        task_managers: BTreeSet<String>,
     },
     /// This table is to hold from the barrier of a checkpoint on that is still to come (K3).
     Propose {
@@ -51,6 +55,8 @@ pub enum Change {
         manifest: ManifestRef,
         /// How many are kept.
         retain_n: usize,
+        /// Task managers that run the epoch by that table, by name.
+        task_managers: BTreeSet<String>,
     },
     /// This manifest, of the same moment, takes the newest one's place.
     Record(ManifestRef),
@@ -104,6 +110,7 @@ impl Change {
                 head.epoch = head.epoch.next();
                 head.proposed = None;
                 head.numbers_to = 0;
+                head.task_managers.clear();
                 if let Some(table) = table {
                     head.assignment = table.assignment.clone();
                     head.parallelism = table.parallelism;
@@ -118,14 +125,26 @@ impl Change {
             }
             Self::Withdraw => head.proposed = None,
             Self::Scale(scaled) => head.scaled = Some(*scaled),
-            Self::Commit { manifest, retain_n } => commit(&mut head, manifest, *retain_n),
+            Self::Commit {
+                manifest,
+                retain_n,
+                task_managers,
+            } => {
+                commit(&mut head, manifest, *retain_n);
+                head.task_managers.clone_from(task_managers);
+            }
             Self::Record(manifest) => {
                 head.retained.pop();
                 head.retained.push(manifest.clone());
                 head.newest = Some(manifest.clone());
             }
-            Self::CommitHandOver { manifest, retain_n } => {
+            Self::CommitHandOver {
+                manifest,
+                retain_n,
+                task_managers,
+            } => {
                 commit(&mut head, manifest, *retain_n);
+                head.task_managers.clone_from(task_managers);
                 let table = head.proposed.take()?;
                 head.parallelism = u32::try_from(table.subtasks().len()).unwrap_or(u32::MAX);
                 head.assignment = table;
@@ -188,6 +207,10 @@ impl TakeOver {
                 _ => 0,
             },
             scaled: self.scaled,
+            task_managers: match (&self.table, base) {
+                (None, Some(base)) => base.task_managers.clone(),
+                _ => BTreeSet::new(),
+            },
         })
     }
 }

@@ -302,7 +302,11 @@ impl Coordinator {
         let own = self.import.as_ref().and_then(|import| import.own.as_ref());
         let Some((named, _)) = own else { return };
         let (manifest, retain_n) = (named.clone(), self.config.checkpoint.retain_n);
-        self.swap(Change::Commit { manifest, retain_n });
+        self.swap(Change::Commit {
+            manifest,
+            retain_n,
+            task_managers: Default::default(), // nothing runs yet
+        });
     }
 
     /// A swap has committed a manifest. If it is the imported one, the job begins with it.

@@ -406,6 +406,7 @@ async fn put_head(store: &FolderStore, epoch: u64, coordinator: SocketAddr) {
         proposed: None,
         numbers_to: 0,
         scaled: None,
+        task_managers: Default::default(),
     };
     let bytes = manifest::encode(frame::HEAD, &head);
     let put = store.put(HEAD_KEY, bytes.into(), Condition::None).await;

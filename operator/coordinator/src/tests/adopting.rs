@@ -1,6 +1,6 @@
 //! A coordinator that dies, and its successor that finds the attempt running (F1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::ids::{CheckpointId, TaskId};
 use streamforge_core::messages::{
@@ -360,6 +360,90 @@ fn attempt_is_over_when_one_of_its_task_managers_does_not_come_back_in_time() {
     assert_eq!(new.sent_names().last(), Some(&"deploy"), "a goes on alone");
     assert_eq!(new.deployment().parallelism, 1);
     assert_eq!(new.deployment().restore.unwrap().id, old.newest().id);
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn spare_task_manager_that_comes_first_is_no_reason_to_end_a_healthy_attempt_f1() {
+    let old = running();
+    let epoch = old.stamp().epoch;
+    let mut new = successor(&old);
+    new.wait(1);
+    new.register(&task_manager("spare", 1), 4);
+    assert_eq!(new.head().epoch, epoch, "a and b may be on their way");
+
+    register(&mut new, &a(), runs(&old));
+    register(&mut new, &b(), runs(&old));
+
+    assert_eq!(new.sent_names()[..2], ["adopt", "adopt"]);
+    assert_eq!(new.stamp().epoch, epoch);
+    assert_eq!(new.co.status().restarts_n, 0);
+}
+
+#[test]
+fn spare_task_manager_is_used_when_those_that_ran_the_attempt_do_not_come_in_time() {
+    let old = running();
+    let epoch = old.stamp().epoch.get();
+    let mut new = successor(&old);
+    new.wait(1);
+    let spare = task_manager("spare", 1);
+    new.register(&spare, 4);
+    for _tick in 0..49 {
+        new.wait(100);
+        new.feed(Input::Heard(spare.clone()));
+    }
+    assert!(new.sent.is_empty());
+    new.wait(200);
+    new.feed(Input::Heard(spare));
+
+    not_adopted(&mut new, epoch);
+    assert_eq!(new.sent_names().last(), Some(&"deploy"));
+    assert_eq!(new.deployment().parallelism, 2);
+}
+
+#[test]
+fn attempt_is_over_at_once_when_all_that_ran_it_are_here_as_new_ones() {
+    let old = running();
+    let epoch = old.stamp().epoch.get();
+    let mut new = successor(&old);
+    new.wait(1);
+    new.register(&task_manager("spare", 1), 4);
+    new.register(&task_manager("a", 2), 1);
+    assert!(new.sent.is_empty(), "b is missing");
+
+    new.register(&task_manager("b", 2), 1);
+
+    not_adopted(&mut new, epoch);
+    assert!(new.sent_names().contains(&"deploy"));
+}
+
+#[test]
+fn head_names_those_that_run_its_epoch_and_none_of_an_earlier_one() {
+    let old = running();
+    assert_eq!(old.head().task_managers, names(&["a", "b"]));
+
+    // Adopted, it is run by the same ones.
+    let mut new = successor(&old);
+    new.wait(1);
+    assert_eq!(new.head().task_managers, names(&["a", "b"]));
+    register(&mut new, &a(), runs(&old));
+    register(&mut new, &b(), runs(&old));
+    checkpoint(&mut new);
+    assert_eq!(new.head().task_managers, names(&["a", "b"]));
+
+    let epoch = new.head().epoch;
+    new.lose(&b());
+    new.register(&task_manager("c", 1), 1);
+    new.wait(1_000);
+    assert!(new.head().epoch > epoch);
+    assert_eq!(
+        new.head().task_managers,
+        names(&[]),
+        "who runs that is not known yet"
+    );
 }
 
 #[test]

@@ -75,6 +75,8 @@ fn task_manager_that_left_is_adopted_with_the_table_it_knew_and_publishes_f1_x4(
     job.hand_over();
     assert_eq!(job.owners().len(), 4);
     assert!(job.places.values().any(|it| *it == c()), "{:?}", job.places);
+    let run_by: Vec<String> = job.rig.head().task_managers.into_iter().collect();
+    assert_eq!(run_by, [a().name, c().name], "by the table of now");
     assert!(!job.rig.listed().is_empty());
     let (epoch, now) = (job.rig.head().epoch, job.plan().deployment);
     assert_ne!(stale.assignment, now.assignment);
