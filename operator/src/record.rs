@@ -129,8 +129,50 @@ pub struct Done {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rewind_to: Option<String>,
     /// `streamforge.io/accept-lost-marker`
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accept_lost_marker: Option<String>,
+    #[serde(skip_serializing_if = "Used::is_unknown")]
+    pub accept_lost_marker: Used,
+}
+
+/// The value of an annotation that was used last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<String>", into = "Option<String>")]
+pub enum Used {
+    /// The record is of an operator that did not note it.
+    #[default]
+    Unknown,
+    /// This one; `None`: there was no such annotation.
+    Known(Option<String>),
+}
+
+impl Used {
+    #[must_use]
+    fn is_unknown(&self) -> bool {
+        *self == Self::Unknown
+    }
+
+    /// Whether this value is nothing new.
+    #[must_use]
+    pub fn is(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::Unknown => value.is_none(),
+            Self::Known(used) => used.as_deref() == value,
+        }
+    }
+}
+
+impl From<Option<String>> for Used {
+    fn from(value: Option<String>) -> Self {
+        Self::Known(value)
+    }
+}
+
+impl From<Used> for Option<String> {
+    fn from(used: Used) -> Self {
+        match used {
+            Used::Unknown => None,
+            Used::Known(value) => value,
+        }
+    }
 }
 
 /// What is known of a job whose record was lost.
@@ -173,6 +215,29 @@ impl Record {
             ran: false,
             incarnation: 0,
             done: Done::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn value_that_was_never_noted_is_told_from_one_that_was_not_there() {
+        let read = |done| serde_json::from_value::<Done>(done).unwrap();
+        let known = |value: Option<&str>| Used::Known(value.map(str::to_owned));
+        for (written, used) in [
+            (json!({}), Used::Unknown),
+            (json!({"acceptLostMarker": null}), known(None)),
+            (json!({"acceptLostMarker": "out"}), known(Some("out"))),
+        ] {
+            let done = read(written.clone());
+
+            assert_eq!(done.accept_lost_marker, used);
+            assert_eq!(serde_json::to_value(&done).unwrap(), written);
         }
     }
 }

@@ -11,7 +11,7 @@
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::record::{Lived, Previous, Record, Refused, State};
+use crate::record::{Lived, Previous, Record, Refused, State, Used};
 
 /// How long a coordinator has to find its task managers before it is judged.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
@@ -270,7 +270,8 @@ fn over(
                     at: now,
                     reason: reason.clone(),
                 },
-                ..record.clone()
+                // It had been started with that.
+                ..wanted.map_or(record.clone(), |it| accepted(it, record.clone()))
             }),
         },
         Ended::Broken(reason) => broken(now, wanted, record, (reason, tried)),
@@ -539,10 +540,15 @@ fn failed(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
     let Some(wanted) = wanted else {
         return Step::Wait;
     };
-    let is_new = |asked: &Option<String>, done: &Option<String>| asked.is_some() && asked != done;
-    let asked = wanted.restart != record.done.restart
-        || is_new(&wanted.rewind_to, &record.done.rewind_to)
-        || is_new(&wanted.accept_lost_marker, &record.done.accept_lost_marker);
+    let done = &record.done;
+    if done.accept_lost_marker == Used::Unknown {
+        // Another operator gave the job up: the value that stands there is no wish of now, as far as anybody knows.
+        return Step::Write(accepted(wanted, record.clone()));
+    }
+    let rewinds = wanted.rewind_to.is_some() && wanted.rewind_to != done.rewind_to;
+    let accepting = wanted.accept_lost_marker.as_deref();
+    let accepts = accepting.is_some() && !done.accept_lost_marker.is(accepting);
+    let asked = wanted.restart != done.restart || rewinds || accepts;
     if wanted.suspend && wanted.generation != record.generation {
         return Step::Write(at_rest(record));
     }
@@ -565,14 +571,18 @@ fn failed(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
 
 /// Whether the coordinator of now came after all that is asked of the next one.
 fn is_answered(wanted: &Wanted, record: &Record) -> bool {
-    let done = &record.done;
-    wanted.restart == done.restart && wanted.accept_lost_marker == done.accept_lost_marker
+    let (done, accepting) = (&record.done, wanted.accept_lost_marker.as_deref());
+    wanted.restart == done.restart && done.accept_lost_marker.is(accepting)
 }
 
 fn answered(wanted: &Wanted, mut record: Record) -> Record {
     record.done.restart.clone_from(&wanted.restart);
-    let accepted = &wanted.accept_lost_marker;
-    record.done.accept_lost_marker.clone_from(accepted);
+    accepted(wanted, record)
+}
+
+/// Lost markers are accepted as they stand.
+fn accepted(wanted: &Wanted, mut record: Record) -> Record {
+    record.done.accept_lost_marker = Used::Known(wanted.accept_lost_marker.clone());
     record
 }
 

@@ -97,7 +97,7 @@ fn of_annotations(edit: &Edit<'_>) -> Vec<String> {
         ));
     }
     if let Some(sinks) = annotations.get(ACCEPT_LOST_MARKER)
-        && edit.record.done.accept_lost_marker.as_ref() != Some(sinks)
+        && !edit.record.done.accept_lost_marker.is(Some(sinks))
     {
         let sinks = shown(sinks);
         found.push(format!(

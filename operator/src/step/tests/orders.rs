@@ -115,6 +115,42 @@ fn failed_job_is_tried_again_once_when_a_lost_marker_is_accepted_x3() {
     world.run = ended(Ended::Failed("a poison row".to_owned()));
     world.settle(&*accepting("out"), &mut None);
     assert!(matches!(state(&world), State::Failed { .. }));
+
+    // Even if it failed before anybody looked at it.
+    let mut world = World::new();
+    world.settle(&*wish(1, &one), &mut None);
+    world.run = ended(Ended::Failed("a poison row".to_owned()));
+    world.settle(&*accepting("out"), &mut None);
+    assert!(matches!(state(&world), State::Failed { .. }));
+}
+
+#[test]
+fn failed_job_is_not_tried_again_for_a_value_that_an_earlier_operator_did_not_note() {
+    let one = document("a", 1);
+    let accepting = |sinks: &'static str| {
+        wish_with(1, &one, move |wanted| {
+            wanted.accept_lost_marker = Some(sinks.to_owned());
+        })
+    };
+    for standing in [true, false] {
+        let mut world = World::new();
+        world.settle(&*wish(1, &one), &mut None);
+        world.run = ended(Ended::Failed("a poison row".to_owned()));
+        world.settle(&*wish(1, &one), &mut None);
+        let record = world.record.as_mut().expect("there is one");
+        record.done.accept_lost_marker = Used::Unknown;
+        let before = if standing {
+            accepting("out")
+        } else {
+            wish(1, &one)
+        };
+
+        world.settle(&*before, &mut None);
+
+        assert!(matches!(state(&world), State::Failed { .. }));
+        assert!(world.pass(&*accepting("out,other")), "that is new");
+        assert_eq!(state(&world), &State::Active);
+    }
 }
 
 #[test]

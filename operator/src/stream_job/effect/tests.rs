@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::record::Used;
 use crate::stream_job::judge::judge;
 use crate::stream_job::testing::{UID, job, settings, with, with_metadata};
 use crate::stream_job::validate::validate;
@@ -240,7 +241,7 @@ fn annotations_say_what_they_ask_for() {
         said(&two_windows(), &accepted),
         ["if a marker of out is gone, rows are published that may be there already"]
     );
-    done.done.accept_lost_marker = Some("out".to_owned());
+    done.done.accept_lost_marker = Used::Known(Some("out".to_owned()));
     assert_eq!(effects_on(&done, &two_windows(), &accepted), [""; 0]);
 
     let paused = annotated(json!({"streamforge.io/pause": ""}));
