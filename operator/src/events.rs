@@ -1,7 +1,9 @@
 //! The events of a job: what `kubectl describe` tells, in order.
 //!
 //! Owns: which transition gives which event. Pure; whoever sends them gives them best effort only.
-//! Start at: [`of_transition`].
+//! The words are in [`reasons`]. Start at: [`of_transition`].
+
+pub mod reasons;
 
 use streamforge_crds::v1alpha1::{Condition, JobStatus, SavepointStatus};
 
@@ -9,9 +11,10 @@ use streamforge_host::Report;
 
 use crate::one_line::one_line;
 use crate::step::Unsaved;
-use crate::stream_job::conditions::{self as reason, Kind};
-use crate::stream_job::report::{Phase, listed};
-use crate::stream_job::validate::Problem;
+use crate::stream_job::conditions::{self, Kind};
+use crate::stream_job::report::Phase;
+
+pub use reasons::Reason;
 
 /// Longest note of an event.
 const NOTE_BYTES_MAX: usize = 1_024;
@@ -49,12 +52,7 @@ impl Severity {
     }
 }
 
-fn event(
-    severity: Severity,
-    reason: &'static str,
-    action: &'static str,
-    note: impl Into<String>,
-) -> Event {
+fn event(reason: Reason, action: &'static str, note: impl Into<String>) -> Event {
     // It may quote the document.
     let mut note = one_line(&note.into()).into_owned();
     if note.len() > NOTE_BYTES_MAX {
@@ -65,8 +63,8 @@ fn event(
         note.push('…');
     }
     Event {
-        severity,
-        reason,
+        severity: reason.severity,
+        reason: reason.name,
         action,
         note,
     }
@@ -102,11 +100,10 @@ fn of_failure(old: Option<&JobStatus>, new: &JobStatus) -> Option<Event> {
         "" => failure.reason.clone(),
         task_manager => format!("{task_manager}: {}", failure.reason),
     };
-    Some(event(Severity::Warning, "AttemptFailed", "Recover", note))
+    Some(event(reasons::ATTEMPT_FAILED, "Recover", note))
 }
 
 fn of_phase(before: Option<Phase>, now: Phase, status: &JobStatus) -> Option<Event> {
-    use Severity::{Normal, Warning};
     let parallelism = status.parallelism.unwrap_or_default();
     let checkpoint = status
         .checkpoint
@@ -118,44 +115,37 @@ fn of_phase(before: Option<Phase>, now: Phase, status: &JobStatus) -> Option<Eve
     );
     Some(match now {
         Phase::Pending => return None,
-        Phase::Starting => event(Normal, "Starting", "Start", "pods are started"),
+        Phase::Starting => event(reasons::STARTING, "Start", "pods are started"),
         Phase::Running => {
             let (reason, what) = match before {
-                Some(Phase::Recovering) => ("Recovered", "rows flow again"),
-                Some(Phase::Upgrading) => ("Upgraded", "rows flow by the new document"),
-                _ => ("Running", "rows flow"),
+                Some(Phase::Recovering) => (reasons::RECOVERED, "rows flow again"),
+                Some(Phase::Upgrading) => (reasons::UPGRADED, "rows flow by the new document"),
+                _ => (reasons::RUNNING, "rows flow"),
             };
-            event(
-                Normal,
-                reason,
-                "Run",
-                format!("{what}, in {parallelism} subtasks"),
-            )
+            event(reason, "Run", format!("{what}, in {parallelism} subtasks"))
         }
         Phase::Recovering => {
             let from = checkpoint.map_or_else(
                 || "from the start".to_owned(),
                 |checkpoint| format!("from checkpoint {}", checkpoint.id),
             );
-            event(Warning, "Recovering", "Recover", format!("goes on {from}"))
+            event(reasons::RECOVERING, "Recover", format!("goes on {from}"))
         }
-        Phase::Suspending => event(Normal, "Suspending", "Suspend", "takes its last checkpoint"),
-        Phase::Suspended => event(Normal, "Suspended", "Suspend", format!("has stopped {at}")),
+        Phase::Suspending => event(reasons::SUSPENDING, "Suspend", "takes its last checkpoint"),
+        Phase::Suspended => event(reasons::SUSPENDED, "Suspend", format!("has stopped {at}")),
         Phase::Upgrading => event(
-            Normal,
-            "Upgrading",
+            reasons::UPGRADING,
             "Upgrade",
             "goes over to another document",
         ),
         Phase::Finished => event(
-            Normal,
-            "Finished",
+            reasons::FINISHED,
             "Finish",
             "all input is read, all output published",
         ),
         Phase::Failed => {
             let why = message(Kind::Ready, status).unwrap_or("the job was given up");
-            event(Warning, "Failed", "Fail", why)
+            event(reasons::FAILED, "Fail", why)
         }
     })
 }
@@ -173,7 +163,6 @@ fn message(kind: Kind, status: &JobStatus) -> Option<&str> {
 
 /// A condition that turned, where that is news beside the phase.
 fn of_condition(kind: Kind, old: Option<&JobStatus>, new: &JobStatus) -> Option<Event> {
-    use Severity::{Normal, Warning};
     let now = find(kind, new)?;
     let before = old.and_then(|old| find(kind, old));
     let same_reason =
@@ -185,60 +174,60 @@ fn of_condition(kind: Kind, old: Option<&JobStatus>, new: &JobStatus) -> Option<
         // Another mistake under the same reason is news too.
         Kind::Valid if is_bad && before.is_none_or(|before| before.message != now.message) => {
             let (reason, action) = match now.reason.as_str() {
-                "RolledBack" => ("RolledBack", "RollBack"),
-                "StateWouldBeDropped" => ("StateWouldBeDropped", "Refuse"),
-                _ => ("InvalidSpec", "Refuse"),
+                "RolledBack" => (reasons::ROLLED_BACK, "RollBack"),
+                "StateWouldBeDropped" => (reasons::STATE_WOULD_BE_DROPPED, "Refuse"),
+                _ => (reasons::INVALID_SPEC, "Refuse"),
             };
-            Some(event(Warning, reason, action, note))
+            Some(event(reason, action, note))
         }
         _ if same_reason => None,
-        Kind::Valid if was_bad && !is_bad => Some(event(Normal, "Valid", "Accept", note)),
+        Kind::Valid if was_bad && !is_bad => Some(event(reasons::VALID, "Accept", note)),
         Kind::Progressing if is_bad => {
-            trouble(&now.reason).map(|reason| event(Warning, reason, "Wait", note))
+            trouble(&now.reason).map(|reason| event(reason, "Wait", note))
         }
         Kind::Progressing if now.reason == "Scaling" => {
-            Some(event(Normal, "Scaling", "Scale", note))
+            Some(event(reasons::SCALING, "Scale", note))
         }
         Kind::CheckpointFresh if is_bad => {
-            Some(event(Warning, "CheckpointStale", "Checkpoint", note))
+            Some(event(reasons::CHECKPOINT_STALE, "Checkpoint", note))
         }
         Kind::CheckpointFresh if was_bad && now.status == "True" => {
-            Some(event(Normal, "CheckpointFresh", "Checkpoint", note))
+            Some(event(reasons::CHECKPOINT_FRESH, "Checkpoint", note))
         }
         Kind::WatermarkAdvancing if is_bad => {
-            Some(event(Warning, "WatermarkHeldBack", "Watch", note))
+            Some(event(reasons::WATERMARK_HELD_BACK, "Watch", note))
         }
         Kind::WatermarkAdvancing if was_bad && now.status == "True" => {
-            Some(event(Normal, "WatermarkAdvancing", "Watch", note))
+            Some(event(reasons::WATERMARK_ADVANCING, "Watch", note))
         }
         Kind::CaughtUp if now.reason == UNREACHABLE => {
-            Some(event(Warning, UNREACHABLE, "Read", note))
+            Some(event(reasons::SOURCE_UNREACHABLE, "Read", note))
         }
         Kind::CaughtUp if before.is_some_and(|it| it.reason == UNREACHABLE) => {
-            let runs = now.reason != reason::CAUGHT_UP_NOT_RUNNING.name;
-            runs.then(|| event(Normal, "SourceReachable", "Read", note))
+            let runs = now.reason != conditions::CAUGHT_UP_NOT_RUNNING.name;
+            runs.then(|| event(reasons::SOURCE_REACHABLE, "Read", note))
         }
         _ => None,
     }
 }
 
 /// A source cannot be read.
-const UNREACHABLE: &str = reason::CAUGHT_UP_UNREACHABLE.name;
+const UNREACHABLE: &str = conditions::CAUGHT_UP_UNREACHABLE.name;
 
 /// Reasons of trouble, as events say them.
-fn trouble(reason: &str) -> Option<&'static str> {
+fn trouble(reason: &str) -> Option<Reason> {
     let known = [
-        "Paused",
-        "SecretMissing",
-        "StoreUnreachable",
-        "SavepointMissing",
-        "PodsStuck",
-        "OutOfMemory",
-        "NotAllowed",
-        "SavepointFails",
-        "RecordUnreadable",
+        reasons::PAUSED,
+        reasons::SECRET_MISSING,
+        reasons::STORE_UNREACHABLE,
+        reasons::SAVEPOINT_MISSING,
+        reasons::PODS_STUCK,
+        reasons::OUT_OF_MEMORY,
+        reasons::NOT_ALLOWED,
+        reasons::SAVEPOINT_FAILS,
+        reasons::RECORD_UNREADABLE,
     ];
-    known.into_iter().find(|known| *known == reason)
+    known.into_iter().find(|known| known.name == reason)
 }
 
 /// Somebody changed a field that is ours, and it was put right.
@@ -252,27 +241,21 @@ pub fn drift_repaired(kind: &str, name: &str, manager: Option<&str>, fields: &[S
         fields => format!("{} of ", fields.join(", ")),
     };
     let note = format!("put {what}{kind} {name} right{by}; change the StreamJob instead");
-    event(Severity::Warning, "DriftRepaired", "Apply", note)
+    event(reasons::DRIFT_REPAIRED, "Apply", note)
 }
 
 /// Somebody deleted a child, and it was made again.
 #[must_use]
 pub fn made_again(kind: &str, name: &str) -> Event {
     let note = format!("made {kind} {name} again, which somebody had deleted");
-    event(Severity::Warning, "DriftRepaired", "Apply", note)
-}
-
-/// An edit that would do harm was refused.
-#[must_use]
-pub fn edit_refused(problems: &[Problem]) -> Event {
-    event(Severity::Warning, "EditRefused", "Refuse", listed(problems))
+    event(reasons::DRIFT_REPAIRED, "Apply", note)
 }
 
 /// The checkpoint that somebody wants to go back to is not there.
 #[must_use]
 pub fn rewind_refused(reason: &str) -> Event {
     let note = format!("the job goes on from its newest checkpoint: {reason}");
-    event(Severity::Warning, "RewindRefused", "Refuse", note)
+    event(reasons::REWIND_REFUSED, "Refuse", note)
 }
 
 /// A job has stopped, for good or for another document, and no savepoint could be made.
@@ -295,65 +278,80 @@ pub fn stopped_without_savepoint(unsaved: &Unsaved) -> Event {
         "goes on from {from}: what was read after it is read again, and a sink with delivery AtLeastOnce may get rows \
          twice{staged}; why: {reason}"
     );
-    event(
-        Severity::Warning,
-        "StoppedWithoutSavepoint",
-        "Suspend",
-        note,
-    )
+    event(reasons::STOPPED_WITHOUT_SAVEPOINT, "Suspend", note)
+}
+
+/// Secrets are newer than pods that mount them, and their kubelets were told: pods, each with the Secrets in question.
+#[must_use]
+pub fn secret_changed(told: &[(String, String)]) -> Event {
+    let told = told
+        .iter()
+        .map(|(pod, secrets)| format!("{pod} ({secrets})"));
+    let told: Vec<String> = told.collect();
+    let note = format!(
+        "Secrets were changed after pods began that mount them; their kubelets are told to bring them now: {}",
+        told.join(", ")
+    );
+    event(reasons::SECRET_CHANGED, "Sync", note)
+}
+
+/// A job is not given up, since a Secret was changed so many seconds before it would have been.
+#[must_use]
+pub fn tried_again(secret: &str, seconds: i64, reason: &str) -> Event {
+    let when = match seconds {
+        ..0 => "just now".to_owned(),
+        seconds => format!("{seconds} s before"),
+    };
+    let note =
+        format!("not given up, tried again: secret {secret} was changed {when}; why: {reason}");
+    event(reasons::TRIED_AGAIN, "Recover", note)
 }
 
 /// A pod that could not start is deleted, so that a better one takes its place.
 #[must_use]
 pub fn stuck_pod_deleted(name: &str, reason: &str) -> Event {
     let note = format!("deleted pod {name} of an older revision: {reason}");
-    event(Severity::Normal, "StuckPodDeleted", "Apply", note)
+    event(reasons::STUCK_POD_DELETED, "Apply", note)
 }
 
 /// A pod of a lost node is deleted by force, so that another one takes its place.
 #[must_use]
 pub fn lost_pod_deleted(name: &str) -> Event {
     let note = format!("deleted pod {name} by force: it should have ended, and its node is silent");
-    event(Severity::Warning, "LostPodDeleted", "Apply", note)
+    event(reasons::LOST_POD_DELETED, "Apply", note)
 }
 
 /// What a coordinator tells that belongs into the story.
 #[must_use]
 pub fn of_report(report: &Report) -> Option<Event> {
-    use Severity::{Normal, Warning};
     Some(match report {
         Report::TaskManagerLost {
             task_manager,
             cause,
         } => event(
-            Warning,
-            "TaskManagerLost",
+            reasons::TASK_MANAGER_LOST,
             "Recover",
             format!("{}: {cause}", task_manager.name),
         ),
         Report::RecordsSkipped { source, n } => event(
-            Warning,
-            "RecordsSkipped",
+            reasons::RECORDS_SKIPPED,
             "Read",
             format!(
                 "{source}: {n} offsets were deleted before they were read (onOffsetOutOfRange: Earliest)"
             ),
         ),
         Report::HandedOver { to, took_ms } => event(
-            Normal,
-            "HandedOver",
+            reasons::HANDED_OVER,
             "Scale",
             format!("{to} subtasks now, after {took_ms} ms"),
         ),
         Report::Adopted { epoch, .. } => event(
-            Normal,
-            "Adopted",
+            reasons::ADOPTED,
             "Run",
             format!("a new coordinator goes on with attempt {epoch}; no task stopped"),
         ),
         Report::StateDropped { what } => event(
-            Normal,
-            "StateDropped",
+            reasons::STATE_DROPPED,
             "Upgrade",
             format!(
                 "dropped as upgrade.droppedState allows: {}",
@@ -361,8 +359,7 @@ pub fn of_report(report: &Report) -> Option<Event> {
             ),
         ),
         Report::PublishFailed { what, reason } => event(
-            Warning,
-            "PublishFailed",
+            reasons::PUBLISH_FAILED,
             "Publish",
             format!("{what}: {reason}"),
         ),
@@ -377,7 +374,6 @@ pub fn of_savepoint(
     old: Option<&SavepointStatus>,
     new: &SavepointStatus,
 ) -> Option<Event> {
-    use Severity::{Normal, Warning};
     let phase = new.phase.as_deref()?;
     if old.and_then(|old| old.phase.as_deref()) == Some(phase) {
         return None;
@@ -385,8 +381,7 @@ pub fn of_savepoint(
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     match phase {
         "InProgress" => Some(event(
-            Normal,
-            "SavepointStarted",
+            reasons::SAVEPOINT_STARTED,
             "Savepoint",
             format!("takes the savepoint {name}"),
         )),
@@ -396,11 +391,11 @@ pub fn of_savepoint(
                 text(&new.size),
                 text(&new.uri)
             );
-            Some(event(Normal, "SavepointCompleted", "Savepoint", note))
+            Some(event(reasons::SAVEPOINT_COMPLETED, "Savepoint", note))
         }
         "Failed" => {
             let note = format!("the savepoint {name} failed: {}", text(&new.reason));
-            Some(event(Warning, "SavepointFailed", "Savepoint", note))
+            Some(event(reasons::SAVEPOINT_FAILED, "Savepoint", note))
         }
         _ => None,
     }

@@ -266,7 +266,7 @@ fn trouble_is_told_by_its_reason_and_a_job_that_settles_is_not() {
 
 #[test]
 fn long_note_is_cut_at_a_character() {
-    let event = event(Severity::Normal, "Running", "Run", "ä".repeat(2_000));
+    let event = event(reasons::RUNNING, "Run", "ä".repeat(2_000));
 
     assert!(event.note.len() <= NOTE_BYTES_MAX);
     assert!(event.note.ends_with("ä…"));
@@ -358,4 +358,22 @@ fn stop_without_a_savepoint_says_from_where_the_job_goes_on_and_what_comes_twice
         note(Some(7), 2),
         format!("goes on from checkpoint 7: {twice}; {staged}; {why}")
     );
+}
+
+#[test]
+fn changed_secret_is_told_with_its_pods_and_a_second_try_with_its_cause() {
+    let told = [
+        ("clicks-tm-0".to_owned(), "keys=7".to_owned()),
+        ("clicks-tm-1".to_owned(), "keys=7,kafka=9".to_owned()),
+    ];
+    assert_eq!(
+        secret_changed(&told).note,
+        "Secrets were changed after pods began that mount them; their kubelets are told to bring them now: \
+         clicks-tm-0 (keys=7), clicks-tm-1 (keys=7,kafka=9)"
+    );
+    assert_eq!(
+        tried_again("keys", 12, "gave up").note,
+        "not given up, tried again: secret keys was changed 12 s before; why: gave up"
+    );
+    assert!(tried_again("keys", -3, "").note.contains("just now"));
 }
