@@ -176,7 +176,7 @@ impl Children {
         Some(reference(namespace, &job))
     }
 
-    fn put_pod(&self, pod: Pod) -> Option<ObjectRef<StreamJob>> {
+    pub(crate) fn put_pod(&self, pod: Pod) -> Option<ObjectRef<StreamJob>> {
         let key = (pod.namespace().unwrap_or_default(), label(pod.meta())?);
         let mut tables = self.tables();
         let job = tables.jobs.get(&key).map(|job| reference(&key.0, job));

@@ -1,7 +1,7 @@
 //! One StreamJob: dereference, validate, decide, build, apply, report.
 //!
-//! Owns: the steps. [`pass`] says in which order; [`validate`], [`judge`], [`change`], [`build`] and
-//! [`report`] are pure, [`keep`] and [`coordinate`] read and open what is needed.
+//! Owns: the steps. [`pass`] says in which order; [`validate`], [`judge`], [`change`], [`build`],
+//! [`secrets`] and [`report`] are pure, [`keep`] and [`coordinate`] read and open what is needed.
 
 pub mod build;
 pub mod change;
@@ -17,6 +17,7 @@ pub mod keep;
 pub mod pass;
 pub mod pods;
 pub mod report;
+pub mod secrets;
 mod take_down;
 #[cfg(test)]
 pub(crate) mod testing;

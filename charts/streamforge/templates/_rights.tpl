@@ -37,10 +37,11 @@ only read one by one, by the names that a StreamJob gives.
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]
 # Pods are made by the StatefulSet. Watched for what keeps them from starting; one that holds up a better one, or whose
-# node is lost, is deleted (pass/children.rs).
+# node is lost, is deleted (pass/children.rs). patch is for an annotation: by it the kubelet hears of a Secret that was
+# changed (pass/secrets.rs).
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch, delete]
+  verbs: [list, watch, patch, delete]
 # Credentials that a job names are read; the job's certificate is written. Never listed, never watched:
 # a Secret that no job names is not seen.
 - apiGroups: [""]

@@ -44,6 +44,26 @@ fn start(job: &StreamJob) -> Start {
     }
 }
 
+/// A coordinator of this revision that has said this, and perhaps ended so.
+pub(crate) fn put(
+    fleet: &Fleet,
+    job: &StreamJob,
+    (revision, status, outcome): (u64, Status, Option<Outcome>),
+) {
+    let start = start(job);
+    let orders = fleet.listener.open(&start.uid, start.terms).orders();
+    let coordinator = Coordinator {
+        job: start.job,
+        revision,
+        since: tokio::time::Instant::now(),
+        orders,
+        status: watch::channel(status).1,
+        outcome: watch::channel(outcome.map(Arc::new)).1,
+        abandon: Box::new(|| {}),
+    };
+    fleet.table().insert(start.uid, Arc::new(coordinator));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_coordinator_works_any_more_when_the_listener_goes_f1() {
     let listener = Listener::start(SocketAddr::from(([127, 0, 0, 1], 0)), None).unwrap();

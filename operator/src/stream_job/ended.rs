@@ -31,6 +31,15 @@ pub fn how(outcome: &Outcome) -> Ended {
     }
 }
 
+/// Whether it is an attempt that failed, of the plan and the tasks as they are: not the store, nor the history.
+#[must_use]
+pub fn is_of_an_attempt(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Failed(Error::RestartBudget { .. } | Error::Job { .. })
+    )
+}
+
 fn words(error: &Error) -> String {
     super::error::chain(error).to_string()
 }

@@ -4,6 +4,7 @@
 
 mod children;
 mod kept;
+mod secrets;
 mod start;
 pub(crate) mod status;
 
@@ -98,6 +99,10 @@ pub struct Memory {
     pub stops_failed_n: u32,
     /// Not before this the next one is ordered.
     pub stop_at: Option<Instant>,
+    /// When the Secrets of pods were looked at, while something fails.
+    pub secrets: Option<secrets::Looked>,
+    /// The time of the last failure that was taken for one of old values of a Secret.
+    pub excused_ms: Option<u64>,
 }
 
 impl Memory {
@@ -310,6 +315,7 @@ impl<'a> Pass<'a> {
             let is_to_stop = step::is_to_stop(wanted.as_ref(), self.record.as_ref());
             self.memory.on_run(is_to_stop, &self.run(None));
             let run = self.run(current.as_ref());
+            let run = self.excused(current.as_ref(), run).await?;
             let step = step::next(
                 Timestamp::now(),
                 wanted.as_ref(),

@@ -3,7 +3,7 @@
 //! Owns: how a task manager is started, what it may do (nothing but run: Pod Security "restricted"), and
 //! how it is asked how it does. Start at: [`KeptPods::of`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
@@ -98,6 +98,24 @@ impl KeptPods {
 
     fn is_ours(&self, desired: &Desired, settings: &Settings) -> bool {
         settings.seal.is_of(&self.sealed(desired), &self.seal)
+    }
+
+    /// The Secrets that are mounted into them, but for the one that the operator itself writes.
+    #[must_use]
+    pub fn secrets(&self) -> BTreeSet<&str> {
+        let spec = self.template.spec.iter();
+        let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
+        let others = volumes.filter(|volume| volume.name != TLS_VOLUME);
+        let names = others.flat_map(|volume| {
+            let whole = volume
+                .secret
+                .iter()
+                .filter_map(|it| it.secret_name.as_deref());
+            let sources = volume.projected.iter().flat_map(|it| &it.sources);
+            let parts = sources.flatten().filter_map(|it| it.secret.as_ref());
+            whole.chain(parts.map(|it| it.name.as_str()))
+        });
+        names.collect()
     }
 
     /// What is sealed.

@@ -100,7 +100,8 @@ impl Pass<'_> {
         self.put(Kind::PodDisruptionBudget, &children.disruption_budget)
             .await?;
         self.put(Kind::StatefulSet, &children.stateful_set).await?;
-        self.look_at_pods(&current).await
+        self.look_at_pods(&current).await?;
+        self.look_at_secrets(&current).await
     }
 
     /// All that is done of children during a pause: they are looked at, and pods that are left alone must not
