@@ -18,7 +18,7 @@ use streamforge_core::messages::{
     Command, Deployment, Event, Place, Stamp, TaskManagerId, TaskSnapshot,
 };
 use streamforge_store::{
-    Condition, MemoryStore, ObjectMeta, ObjectStore, Put, Result, StoredObject,
+    Condition, MemoryStore, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject,
 };
 use streamforge_taskmanager::manager::{self, Context};
 use streamforge_taskmanager::metrics::Metrics;
@@ -76,6 +76,11 @@ impl ObjectStore for Buggy {
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<Put> {
         self.touch(key);
         self.inner.put(key, bytes, condition).await
+    }
+
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.touch(key);
+        self.inner.begin(key).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
