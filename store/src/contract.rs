@@ -9,13 +9,16 @@ use bytes::Bytes;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::{Condition, ETag, Error, ObjectStore, Put, StoredObject};
+use crate::{Condition, ETag, Error, ObjectStore, ObjectWriter, PIECE_BYTES, Put, StoredObject};
 
 /// Writers that race for one key.
 const RACERS_N: usize = 8;
 
 /// Rounds of each race: some servers honour a condition one by one and break it under a race.
 const RACES_N: usize = 50;
+
+/// Fewer of those with objects in pieces, each of which takes a server several requests.
+const RACES_OF_PIECES_N: usize = 20;
 
 /// Checks every claim of the contract, each on a fresh, empty store that `open` makes, for a store
 /// that keeps objects in folders.
@@ -24,6 +27,7 @@ const RACES_N: usize = 50;
 /// When a claim does not hold.
 pub async fn check_contract<S: ObjectStore + 'static>(open: impl Fn() -> Arc<S>) {
     no_key_is_a_prefix_path_of_another(&*open()).await;
+    pieces_keep_keys_that_are_no_folders(&*open()).await;
     check_contract_of_flat_names(open).await;
 }
 
@@ -44,6 +48,10 @@ pub async fn check_contract_of_flat_names<S: ObjectStore + 'static>(open: impl F
     racing_creates_have_exactly_one_winner(open()).await;
     racing_swaps_have_exactly_one_winner(open()).await;
     readers_see_whole_versions_only(open()).await;
+    pieces_are_read_back_as_one_object(&*open()).await;
+    pieces_become_the_object_under_a_condition(&*open()).await;
+    pieces_that_are_thrown_away_were_never_there(&*open()).await;
+    racing_pieces_have_exactly_one_winner(open()).await;
 }
 
 fn bytes(text: &str) -> Bytes {
@@ -245,6 +253,11 @@ async fn keys_outside_the_rule_are_refused(store: &impl ObjectStore) {
             matches!(put, Err(Error::InvalidKey { .. })),
             "put {key:?}: {put:?}"
         );
+        let begun = store.begin(key).await;
+        assert!(
+            matches!(begun, Err(Error::InvalidKey { .. })),
+            "begin {key:?}: {begun:?}"
+        );
         let get = store.get(key).await;
         assert!(
             matches!(get, Err(Error::InvalidKey { .. })),
@@ -332,4 +345,135 @@ async fn readers_see_whole_versions_only<S: ObjectStore + 'static>(store: Arc<S>
         }
     });
     let _units: Vec<()> = tasks.join_all().await;
+}
+
+/// Begins an object and adds this content in pieces.
+async fn in_pieces(store: &impl ObjectStore, key: &str, content: &Bytes) -> Box<dyn ObjectWriter> {
+    let mut writer = store.begin(key).await.expect("begin is answered");
+    for from in (0..content.len()).step_by(PIECE_BYTES) {
+        let to = content.len().min(from + PIECE_BYTES);
+        let piece = content.slice(from..to);
+        writer.add(piece).await.expect("add is answered");
+    }
+    writer
+}
+
+async fn finish(mut writer: Box<dyn ObjectWriter>, condition: Condition) -> Put {
+    let put = writer.finish(condition).await;
+    put.expect("finish is answered")
+}
+
+/// No two pieces of it are the same, and no run of a few bytes comes twice near by.
+fn content(bytes_n: usize) -> Bytes {
+    let words = (0_u64..).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    words.take(bytes_n).collect()
+}
+
+async fn pieces_are_read_back_as_one_object(store: &impl ObjectStore) {
+    for bytes_n in [0, 1, PIECE_BYTES, 2 * PIECE_BYTES + 12_345] {
+        let (key, content) = (format!("pieces/{bytes_n}"), content(bytes_n));
+        let writer = in_pieces(store, &key, &content).await;
+        assert_eq!(store.get(&key).await.expect("get is answered"), None);
+        assert_eq!(store.list(&key).await.expect("list is answered"), vec![]);
+
+        let put = finish(writer, Condition::CreateIfAbsent).await;
+
+        let read = object(store, &key).await;
+        assert!(
+            read.bytes == content,
+            "content of {bytes_n} bytes in pieces differs"
+        );
+        assert_eq!(put, Put::Done(read.etag));
+        let listed = store.list(&key).await.expect("list is answered");
+        let listed: Vec<u64> = listed.iter().map(|meta| meta.bytes_n).collect();
+        assert_eq!(listed, [bytes_n as u64]);
+    }
+}
+
+async fn pieces_become_the_object_under_a_condition(store: &impl ObjectStore) {
+    let pieces = async |text, condition| {
+        let writer = in_pieces(store, "k", &bytes(text)).await;
+        finish(writer, condition).await
+    };
+    let absent = pieces("any", Condition::IfMatch(ETag::new("any"))).await;
+    assert_eq!(absent, Put::ConditionFailed, "there was nothing to match");
+    let v1 = done(store, "k", "one").await;
+    let taken = pieces("two", Condition::CreateIfAbsent).await;
+    assert_eq!(taken, Put::ConditionFailed);
+    assert_eq!(object(store, "k").await.bytes, bytes("one"));
+
+    let Put::Done(v2) = pieces("two", Condition::IfMatch(v1.clone())).await else {
+        panic!("the version named was the current one");
+    };
+    let late = pieces("three", Condition::IfMatch(v1)).await;
+    assert_eq!(late, Put::ConditionFailed);
+    let Put::Done(v3) = pieces("four", Condition::None).await else {
+        panic!("an unconditional put failed a condition");
+    };
+
+    assert_ne!(v2, v3);
+    let four = StoredObject {
+        bytes: bytes("four"),
+        etag: v3,
+    };
+    assert_eq!(object(store, "k").await, four);
+}
+
+async fn pieces_that_are_thrown_away_were_never_there(store: &impl ObjectStore) {
+    let mut abandoned = in_pieces(store, "k", &bytes("abandoned")).await;
+    let dropped = in_pieces(store, "k", &bytes("dropped")).await;
+    let other = in_pieces(store, "k", &bytes("other")).await;
+
+    abandoned.abandon().await.expect("abandon is answered");
+    drop(dropped);
+
+    let listed = store.list("").await.expect("list is answered");
+    assert_eq!(listed, vec![]);
+    let put = finish(other, Condition::CreateIfAbsent).await;
+    assert!(matches!(put, Put::Done(_)), "the key was free");
+    assert_eq!(object(store, "k").await.bytes, bytes("other"));
+}
+
+async fn racing_pieces_have_exactly_one_winner<S: ObjectStore + 'static>(store: Arc<S>) {
+    for round in 0..RACES_OF_PIECES_N {
+        let (key, start) = (format!("race/{round}"), Arc::new(Barrier::new(RACERS_N)));
+        let mut racers = JoinSet::new();
+        for racer in 0..RACERS_N {
+            let (store, start) = (Arc::clone(&store), Arc::clone(&start));
+            let (key, text) = (key.clone(), format!("racer {racer}"));
+            racers.spawn(async move {
+                let writer = in_pieces(&*store, &key, &bytes(&text)).await;
+                start.wait().await;
+                // Whole puts and pieces are told apart by nobody.
+                let put = if racer % 2 == 0 {
+                    finish(writer, Condition::CreateIfAbsent).await
+                } else {
+                    put(&*store, &key, &text, Condition::CreateIfAbsent).await
+                };
+                matches!(put, Put::Done(_)).then_some(text)
+            });
+        }
+        let winners: Vec<String> = racers.join_all().await.into_iter().flatten().collect();
+        assert_eq!(winners.len(), 1, "round {round}: {winners:?}");
+        assert_eq!(object(&*store, &key).await.bytes, bytes(&winners[0]));
+    }
+}
+
+async fn pieces_keep_keys_that_are_no_folders(store: &impl ObjectStore) {
+    let _etag = done(store, "a/b", "1").await;
+    for key in ["a", "a/b/c"] {
+        // A server may say so before anything is sent.
+        let put = async {
+            let mut writer = store.begin(key).await?;
+            writer.add(bytes("2")).await?;
+            writer.finish(Condition::CreateIfAbsent).await
+        };
+        let put = put.await;
+        assert!(
+            matches!(put, Err(Error::KeyConflict { .. })),
+            "{key}: {put:?}"
+        );
+    }
+    let listed = store.list("").await.expect("list is answered");
+    assert_eq!(listed.len(), 1, "{listed:?}");
 }

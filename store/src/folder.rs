@@ -10,6 +10,7 @@
 
 mod beside;
 mod lock;
+mod pieces;
 mod write;
 
 use std::fs;
@@ -23,9 +24,12 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::key::{check_key, check_prefix};
-use crate::{Condition, ETag, Error, ObjectMeta, ObjectStore, Put, Result, StoredObject};
+use crate::{
+    Condition, ETag, Error, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject,
+};
 
-use write::Writer;
+use pieces::Pieces;
+use write::{Tmp, Writer};
 
 /// Name of the lock file, which says who holds the store.
 const LOCK_NAME: &str = ".lock";
@@ -204,14 +208,23 @@ impl Inner {
 
     fn put(&self, key: &str, bytes: &[u8], condition: &Condition) -> Result<Put> {
         let path = self.path(key)?;
-        let writer = self.writer(key)?;
-        if *condition != Condition::CreateIfAbsent && !writer.is_alone() {
-            return Err(self.read_only(key));
-        }
-        match writer.put(&self.root, &path, bytes, condition) {
-            Err(error) => Err(self.key_conflict(key).unwrap_or(error)),
-            put => put,
-        }
+        let put = self
+            .writer_under(key, condition)?
+            .put(&self.root, &path, bytes, condition);
+        put.map_err(|error| self.key_conflict(key).unwrap_or(error))
+    }
+
+    fn begin(&self, key: &str) -> Result<Tmp> {
+        check_key(key)?;
+        self.writer(key)?.begin()
+    }
+
+    fn finish(&self, key: &str, tmp: &mut Tmp, condition: &Condition) -> Result<Put> {
+        let path = self.path(key)?;
+        let put = self
+            .writer_under(key, condition)?
+            .finish(&self.root, &path, tmp, condition);
+        put.map_err(|error| self.key_conflict(key).unwrap_or(error))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
@@ -273,6 +286,14 @@ impl Inner {
         self.writer.as_ref().ok_or_else(|| self.read_only(key))
     }
 
+    fn writer_under(&self, key: &str, condition: &Condition) -> Result<&Writer> {
+        let writer = self.writer(key)?;
+        if *condition != Condition::CreateIfAbsent && !writer.is_alone() {
+            return Err(self.read_only(key));
+        }
+        Ok(writer)
+    }
+
     fn read_only(&self, key: &str) -> Error {
         Error::OpenedReadOnly {
             key: key.to_owned(),
@@ -320,7 +341,11 @@ fn read_within(path: &Path, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> 
 
 /// The name of a version is its content's hash: the same bytes are the same version.
 fn etag_of(bytes: &[u8]) -> ETag {
-    ETag::new(format!("{:032x}-{}", xxh3_128(bytes), bytes.len()))
+    version_name(xxh3_128(bytes), bytes.len() as u64)
+}
+
+fn version_name(hash: u128, bytes_n: u64) -> ETag {
+    ETag::new(format!("{hash:032x}-{bytes_n}"))
 }
 
 /// No object of that key: no such file, a folder in its place, or a file in its folder's place.
@@ -347,6 +372,11 @@ impl ObjectStore for FolderStore {
         let key = key.to_owned();
         self.run(move |inner| inner.put(&key, &bytes, &condition))
             .await
+    }
+
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        let begun = Pieces::begin(self.clone(), key.to_owned());
+        Ok(Box::new(begun.await?))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {

@@ -12,6 +12,7 @@ pub mod folder;
 pub mod key;
 pub mod memory;
 mod object_store;
+mod object_writer;
 pub mod s3;
 
 pub use folder::FolderStore;
@@ -19,4 +20,5 @@ pub use memory::MemoryStore;
 pub use object_store::{
     Condition, ETag, Error, ObjectMeta, ObjectStore, Put, Recovery, Result, StoredObject,
 };
+pub use object_writer::{ObjectWriter, PIECE_BYTES};
 pub use s3::S3Store;

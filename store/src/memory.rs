@@ -17,7 +17,9 @@ use bytes::Bytes;
 pub use fault::{Fault, Faults, NoFaults, Operation, OperationKind, ScriptedFaults};
 
 use crate::key::{check_key, check_prefix};
-use crate::{Condition, ETag, Error, ObjectMeta, ObjectStore, Put, Result, StoredObject};
+use crate::{
+    Condition, ETag, Error, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject,
+};
 
 #[derive(Debug)]
 struct Object {
@@ -322,6 +324,15 @@ impl ObjectStore for MemoryStore {
         self.put_now(key, bytes, condition)
     }
 
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        check_key(key)?;
+        Ok(Box::new(MemoryWriter {
+            store: self.clone(),
+            key: key.to_owned(),
+            bytes: Vec::new(),
+        }))
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
         self.list_now(prefix)
     }
@@ -332,6 +343,32 @@ impl ObjectStore for MemoryStore {
 
     fn location(&self) -> String {
         "memory".to_owned()
+    }
+}
+
+/// An object under way. Of its calls only the last one has a fault: it is the put.
+#[derive(Debug)]
+struct MemoryWriter {
+    store: MemoryStore,
+    key: String,
+    bytes: Vec<u8>,
+}
+
+#[async_trait]
+impl ObjectWriter for MemoryWriter {
+    async fn add(&mut self, piece: Bytes) -> Result<()> {
+        self.bytes.extend_from_slice(&piece);
+        Ok(())
+    }
+
+    async fn finish(&mut self, condition: Condition) -> Result<Put> {
+        let bytes = Bytes::copy_from_slice(&self.bytes);
+        self.store.put_now(&self.key, bytes, condition)
+    }
+
+    async fn abandon(&mut self) -> Result<()> {
+        self.bytes = Vec::new();
+        Ok(())
     }
 }
 

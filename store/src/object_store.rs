@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::ObjectWriter;
+
 /// What a call to a store comes back with.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -104,6 +106,9 @@ pub trait ObjectStore: Send + Sync + std::fmt::Debug {
 
     /// Writes an object under a condition.
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<Put>;
+
+    /// Begins an object that comes piece by piece.
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>>;
 
     /// All objects whose key begins with `prefix` (plain text, not a path).
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>>;

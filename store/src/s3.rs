@@ -33,7 +33,7 @@ pub use multipart::{
 pub use retry::Limits;
 
 use crate::key::{check_key, check_prefix};
-use crate::{Condition, Error, ObjectMeta, ObjectStore, Put, Result, StoredObject};
+use crate::{Condition, Error, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject};
 
 /// A store in a bucket. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
@@ -133,6 +133,12 @@ impl ObjectStore for S3Store {
             return self.bucket.put_in_parts(key, bytes, &condition).await;
         }
         self.bucket.put(key, bytes, &condition).await
+    }
+
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        check_key(key)?;
+        self.check_writes(key)?;
+        Ok(Box::new(self.bucket.begin_pieces(key).await?))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {

@@ -19,7 +19,8 @@ use streamforge_core::messages::{
     Command, Deployment, Event, Place, Stamp, TaskManagerId, TaskSnapshot,
 };
 use streamforge_store::{
-    Condition, Error, MemoryStore, ObjectMeta, ObjectStore, Put, Result, StoredObject,
+    Condition, Error, MemoryStore, ObjectMeta, ObjectStore, ObjectWriter, Put, Result,
+    StoredObject,
 };
 use streamforge_taskmanager::manager::{self, Context};
 use streamforge_taskmanager::metrics::Metrics;
@@ -85,6 +86,11 @@ impl ObjectStore for Buggy {
             });
         }
         self.inner.put(key, bytes, condition).await
+    }
+
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.touch(key);
+        self.inner.begin(key).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {

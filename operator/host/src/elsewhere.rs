@@ -9,7 +9,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use streamforge_coordinator::ELSEWHERE;
-use streamforge_store::{Condition, ObjectMeta, ObjectStore, Put, Result, StoredObject};
+use streamforge_store::{
+    Condition, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -41,6 +43,10 @@ impl ObjectStore for WithSavepoint {
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<Put> {
         self.own.put(key, bytes, condition).await
+    }
+
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.own.begin(key).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {

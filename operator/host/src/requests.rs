@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
-use streamforge_coordinator::{
-    ExpectedObject, Piece, PutCondition, StoreAnswer, StoreRequest, Version,
-};
+use streamforge_coordinator::{ExpectedObject, PutCondition, StoreAnswer, StoreRequest, Version};
 use streamforge_store::{Condition, ETag, Error, ObjectStore, Put, Recovery};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
+use self::blocks::Blocks;
+use self::copy::copy_objects;
+
+mod blocks;
+mod copy;
 #[cfg(test)]
 mod tests;
 
@@ -130,13 +132,11 @@ async fn check_object(
     expected: &ExpectedObject,
 ) -> Result<Option<String>, Error> {
     if expected.bytes_n <= RANGE_BYTES {
-        return Ok(match TURNS.take(read(store, expected)).await? {
-            Ok(found) => damage_of(expected, found),
-            Err(damage) => Some(damage),
-        });
+        let found = TURNS.take(read(store, expected)).await?;
+        return Ok(found.and_then(|found| whole(expected, found)).err());
     }
     match check_in_ranges(store, expected).await {
-        Err(Error::NotFound { .. }) => Ok(damage_of(expected, None)),
+        Err(Error::NotFound { .. }) => Ok(Some(missing(expected))),
         Err(Error::OutOfRange { bytes_n, .. }) => Ok(Some(wrong_length(expected, bytes_n))),
         other => other,
     }
@@ -149,59 +149,24 @@ async fn check_in_ranges(
     expected: &ExpectedObject,
 ) -> Result<Option<String>, Error> {
     let (key, bytes_n) = (&expected.key, expected.bytes_n);
-    let mut pieces = expected.pieces.clone();
-    pieces.sort_by_key(|piece| piece.offset);
-    // Its end is looked at even if no piece is there.
-    let mut range = bytes_n - 1..bytes_n;
-    let mut bytes = TURNS.take(store.get_range(key, range.clone())).await?;
-    for piece in &pieces {
-        let mut hasher = Xxh3::new();
-        let (mut from, to) = (piece.offset, piece.offset.saturating_add(piece.length));
-        if to > bytes_n {
-            return Ok(Some(corrupt(expected, piece)));
-        }
-        while from < to {
-            if !range.contains(&from) {
-                range = from..from.saturating_add(RANGE_BYTES).min(bytes_n);
-                drop(bytes); // nobody waits with a range in hand
-                bytes = TURNS.take(store.get_range(key, range.clone())).await?;
-            }
-            let until = to.min(range.end);
-            let within = |at: u64| usize::try_from(at - range.start).unwrap_or(usize::MAX);
-            hasher.update(bytes.get(within(from)..within(until)).unwrap_or_default());
-            from = until;
-        }
-        if hasher.digest() != piece.checksum {
-            return Ok(Some(corrupt(expected, piece)));
+    let mut blocks = Blocks::of(expected);
+    // Its end is looked at even if no block is there.
+    TURNS
+        .take(store.get_range(key, bytes_n - 1..bytes_n))
+        .await?;
+    while let Some(from) = blocks.wanted_from() {
+        blocks.skip_to(from);
+        let range = from.min(bytes_n)..from.saturating_add(RANGE_BYTES).min(bytes_n);
+        // Nobody waits with a range in hand.
+        let turn = async {
+            let bytes = store.get_range(key, range).await?;
+            Ok::<_, Error>(blocks.pass(&bytes))
+        };
+        if let Err(damage) = TURNS.take(turn).await? {
+            return Ok(Some(damage));
         }
     }
     Ok(None)
-}
-
-/// Copies these objects; what is not whole is not copied, and said.
-async fn copy_objects(
-    store: &dyn ObjectStore,
-    objects: &[(ExpectedObject, String)],
-) -> Result<Vec<String>, Error> {
-    let mut damages = Vec::new();
-    for (expected, to) in objects {
-        let found = match read(store, expected).await? {
-            Ok(found) => found,
-            Err(damage) => {
-                damages.push(damage);
-                continue;
-            }
-        };
-        match (damage_of(expected, found.clone()), found) {
-            (Some(damage), _) => damages.push(damage),
-            (None, None) => {}
-            (None, Some(bytes)) => {
-                // A name stands for one content: what is there is an earlier copy.
-                let _done = store.put(to, bytes, Condition::CreateIfAbsent).await?;
-            }
-        }
-    }
-    Ok(damages)
 }
 
 /// A whole object, unless it is longer than expected, which is said.
@@ -209,32 +174,26 @@ async fn read(
     store: &dyn ObjectStore,
     expected: &ExpectedObject,
 ) -> Result<Result<Option<Bytes>, String>, Error> {
-    let ExpectedObject { key, bytes_n, .. } = expected;
-    match store.get_within(key, *bytes_n).await {
+    match store.get_within(&expected.key, expected.bytes_n).await {
         Ok(found) => Ok(Ok(found.map(|object| object.bytes))),
-        Err(Error::TooLong { .. }) => Ok(Err(format!(
-            "object {key} has more than {bytes_n} bytes: it is not ours"
-        ))),
+        Err(Error::TooLong { .. }) => Ok(Err(longer(expected))),
         Err(error) => Err(error),
     }
 }
 
-fn damage_of(expected: &ExpectedObject, found: Option<Bytes>) -> Option<String> {
-    let Some(bytes) = found else {
-        return Some(format!("object {} is missing", expected.key));
-    };
+/// What was found, if it is what was expected; else what is wrong.
+fn whole(expected: &ExpectedObject, found: Option<Bytes>) -> Result<Bytes, String> {
+    let bytes = found.ok_or_else(|| missing(expected))?;
     let bytes_n = bytes.len() as u64;
     if bytes_n != expected.bytes_n {
-        return Some(wrong_length(expected, bytes_n));
+        return Err(wrong_length(expected, bytes_n));
     }
-    let wrong = expected.pieces.iter().find(|piece| {
-        let from = usize::try_from(piece.offset).unwrap_or(usize::MAX);
-        let to = usize::try_from(piece.offset.saturating_add(piece.length)).unwrap_or(usize::MAX);
-        bytes
-            .get(from..to)
-            .is_none_or(|block| xxh3_64(block) != piece.checksum)
-    });
-    wrong.map(|piece| corrupt(expected, piece))
+    Blocks::of(expected).pass(&bytes)?;
+    Ok(bytes)
+}
+
+fn missing(expected: &ExpectedObject) -> String {
+    format!("object {} is missing", expected.key)
 }
 
 fn wrong_length(expected: &ExpectedObject, bytes_n: u64) -> String {
@@ -244,9 +203,9 @@ fn wrong_length(expected: &ExpectedObject, bytes_n: u64) -> String {
     format!("object {key} has {bytes_n} bytes instead of {n}: it is cut or not ours")
 }
 
-fn corrupt(expected: &ExpectedObject, piece: &Piece) -> String {
-    let (key, at) = (&expected.key, piece.offset);
-    format!("object {key} is corrupt: the checksum of the block at byte {at} differs")
+fn longer(expected: &ExpectedObject) -> String {
+    let ExpectedObject { key, bytes_n, .. } = expected;
+    format!("object {key} has more than {bytes_n} bytes: it is not ours")
 }
 
 /// An error with its causes, in one line.

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use streamforge_core::manifest::HEAD_KEY;
 use streamforge_core::object_key::{MANIFESTS, PLANS};
 use streamforge_core::savepoint;
-use streamforge_store::{Condition, Error, ObjectMeta, ObjectStore, Put, Result, StoredObject};
+use streamforge_store::{
+    Condition, Error, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject,
+};
 
 /// Of the head: it names checkpoints and the owners of key groups.
 const HEAD_BYTES_MAX: u64 = 16 << 20;
@@ -41,6 +43,45 @@ fn bytes_max(key: &str) -> u64 {
     }
 }
 
+fn check_length(key: &str, bytes_n: u64) -> Result<()> {
+    let bytes_max = bytes_max(key);
+    if bytes_n > bytes_max {
+        return Err(Error::TooLongToKeep {
+            key: key.to_owned(),
+            bytes_n,
+            bytes_max,
+        });
+    }
+    Ok(())
+}
+
+/// An object under way that may have so many bytes.
+#[derive(Debug)]
+struct BoundedWriter {
+    inner: Box<dyn ObjectWriter>,
+    key: String,
+    bytes_n: u64,
+}
+
+#[async_trait]
+impl ObjectWriter for BoundedWriter {
+    async fn add(&mut self, piece: Bytes) -> Result<()> {
+        let bytes_n = self.bytes_n.saturating_add(piece.len() as u64);
+        check_length(&self.key, bytes_n)?;
+        self.inner.add(piece).await?;
+        self.bytes_n = bytes_n;
+        Ok(())
+    }
+
+    async fn finish(&mut self, condition: Condition) -> Result<Put> {
+        self.inner.finish(condition).await
+    }
+
+    async fn abandon(&mut self) -> Result<()> {
+        self.inner.abandon().await
+    }
+}
+
 #[async_trait]
 impl ObjectStore for Bounded {
     async fn get_within(&self, key: &str, most: u64) -> Result<Option<StoredObject>> {
@@ -52,15 +93,16 @@ impl ObjectStore for Bounded {
     }
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<Put> {
-        let bytes_max = bytes_max(key);
-        if bytes.len() as u64 > bytes_max {
-            return Err(Error::TooLongToKeep {
-                key: key.to_owned(),
-                bytes_n: bytes.len() as u64,
-                bytes_max,
-            });
-        }
+        check_length(key, bytes.len() as u64)?;
         self.0.put(key, bytes, condition).await
+    }
+
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        Ok(Box::new(BoundedWriter {
+            inner: self.0.begin(key).await?,
+            key: key.to_owned(),
+            bytes_n: 0,
+        }))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
@@ -78,7 +120,7 @@ impl ObjectStore for Bounded {
 
 #[cfg(test)]
 mod tests {
-    use streamforge_store::MemoryStore;
+    use streamforge_store::{MemoryStore, PIECE_BYTES};
 
     use super::*;
 
@@ -106,8 +148,18 @@ mod tests {
 
             let is_too_long = matches!(&read, Err(Error::TooLong { .. }));
             assert_eq!(is_too_long, !is_read, "{key}: {:?}", read.map(drop));
-            let is_refused = matches!(&put, Err(Error::TooLongToKeep { .. }));
-            assert_eq!(is_refused, !is_read, "{key}: {put:?}");
+            let in_pieces = async {
+                let mut writer = store.begin(key).await?;
+                for from in (0..BIG).step_by(PIECE_BYTES) {
+                    let to = BIG.min(from + PIECE_BYTES);
+                    writer.add(bytes.slice(from..to)).await?;
+                }
+                writer.finish(Condition::None).await
+            };
+            for put in [put, in_pieces.await] {
+                let is_refused = matches!(&put, Err(Error::TooLongToKeep { .. }));
+                assert_eq!(is_refused, !is_read, "{key}: {put:?}");
+            }
         }
     }
 

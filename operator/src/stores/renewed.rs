@@ -12,7 +12,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use streamforge_store::s3::Refusal;
-use streamforge_store::{Condition, Error, ObjectMeta, ObjectStore, Put, Result, StoredObject};
+use streamforge_store::{
+    Condition, Error, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject,
+};
 
 /// A store that is refused asks for its Secret no more often than this.
 const READ_EVERY: Duration = Duration::from_secs(5);
@@ -27,8 +29,21 @@ pub(super) type Read = Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 /// See the module.
 pub(super) struct Renewed {
     store: Arc<dyn ObjectStore>,
+    secret: Arc<Secret>,
+}
+
+/// What the store is opened with.
+struct Secret {
     read: Read,
     read_at: Mutex<Option<Instant>>,
+    /// Of the store, for people.
+    location: String,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secret of {}", self.location)
+    }
 }
 
 impl std::fmt::Debug for Renewed {
@@ -39,11 +54,12 @@ impl std::fmt::Debug for Renewed {
 
 impl Renewed {
     pub(super) fn new(store: Arc<dyn ObjectStore>, read: Read) -> Self {
-        Self {
-            store,
+        let secret = Arc::new(Secret {
             read,
             read_at: Mutex::default(),
-        }
+            location: store.location(),
+        });
+        Self { store, secret }
     }
 
     async fn ask<T, F>(&self, call: impl Fn() -> F + Send + Sync) -> Result<T>
@@ -51,23 +67,27 @@ impl Renewed {
         F: Future<Output = Result<T>> + Send,
         T: Send,
     {
-        let error = match call().await {
-            Err(error) => error,
-            said => return said,
-        };
-        let is_refused = is_of_credentials(&error);
+        match call().await {
+            Err(error) if self.secret.admits_now(&error).await => call().await,
+            said => said,
+        }
+    }
+}
+
+impl Secret {
+    /// After this error: whether to ask once more.
+    async fn admits_now(&self, error: &Error) -> bool {
+        let store = &self.location;
+        let is_refused = is_of_credentials(error);
         let is_away = matches!(error, Error::Unavailable { .. });
         if is_refused && self.is_replaced(READ_EVERY).await {
-            tracing::info!(store = self.store.location(), "using replaced credentials");
-            return call().await; // a refusal is definite: nothing was done
+            tracing::info!(store, "using replaced credentials");
+            return true; // a refusal is definite: nothing was done
         }
         if is_away && self.is_replaced(READ_EVERY_AWAY).await {
-            tracing::info!(
-                store = self.store.location(),
-                "going on with a replaced secret"
-            );
+            tracing::info!(store, "going on with a replaced secret");
         }
-        Err(error)
+        false
     }
 
     async fn is_replaced(&self, read_every: Duration) -> bool {
@@ -108,6 +128,13 @@ impl ObjectStore for Renewed {
             .await
     }
 
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        Ok(Box::new(RenewedWriter {
+            inner: self.ask(|| self.store.begin(key)).await?,
+            secret: Arc::clone(&self.secret),
+        }))
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
         self.ask(|| self.store.list(prefix)).await
     }
@@ -118,6 +145,36 @@ impl ObjectStore for Renewed {
 
     fn location(&self) -> String {
         self.store.location()
+    }
+}
+
+/// An object under way: keys may be replaced between two pieces.
+#[derive(Debug)]
+struct RenewedWriter {
+    inner: Box<dyn ObjectWriter>,
+    secret: Arc<Secret>,
+}
+
+#[async_trait]
+impl ObjectWriter for RenewedWriter {
+    async fn add(&mut self, piece: Bytes) -> Result<()> {
+        match self.inner.add(piece.clone()).await {
+            Err(error) if self.secret.admits_now(&error).await => self.inner.add(piece).await,
+            said => said,
+        }
+    }
+
+    async fn finish(&mut self, condition: Condition) -> Result<Put> {
+        match self.inner.finish(condition.clone()).await {
+            Err(error) if self.secret.admits_now(&error).await => {
+                self.inner.finish(condition).await
+            }
+            said => said,
+        }
+    }
+
+    async fn abandon(&mut self) -> Result<()> {
+        self.inner.abandon().await
     }
 }
 
@@ -169,6 +226,16 @@ mod tests {
             self.store.put(key, bytes, condition).await
         }
 
+        async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+            self.check()?;
+            let inner = self.store.begin(key).await?;
+            let refusing = Self {
+                store: self.store.clone(),
+                admits: Arc::clone(&self.admits),
+            };
+            Ok(Box::new(RefusingWriter { inner, refusing }))
+        }
+
         async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
             self.check()?;
             self.store.list(prefix).await
@@ -181,6 +248,30 @@ mod tests {
 
         fn location(&self) -> String {
             self.store.location()
+        }
+    }
+
+    #[derive(Debug)]
+    struct RefusingWriter {
+        inner: Box<dyn ObjectWriter>,
+        refusing: Refusing,
+    }
+
+    #[async_trait]
+    impl ObjectWriter for RefusingWriter {
+        async fn add(&mut self, piece: Bytes) -> Result<()> {
+            self.refusing.check()?;
+            self.inner.add(piece).await
+        }
+
+        async fn finish(&mut self, condition: Condition) -> Result<Put> {
+            self.refusing.check()?;
+            self.inner.finish(condition).await
+        }
+
+        async fn abandon(&mut self) -> Result<()> {
+            self.refusing.check()?;
+            self.inner.abandon().await
         }
     }
 
@@ -212,6 +303,36 @@ mod tests {
         assert!(matches!(put, Ok(Put::Done(_))), "{put:?}");
         assert!(store.get("a").await.unwrap().is_some());
         assert_eq!(reads_n.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn keys_that_are_replaced_between_two_pieces_are_used() {
+        for refused_call in ["begin", "add", "finish"] {
+            let memory = MemoryStore::default();
+            let admits = Arc::new(AtomicBool::new(true));
+            let refusing = Refusing {
+                store: memory.clone(),
+                admits: Arc::clone(&admits),
+            };
+            let admitted = Arc::clone(&admits);
+            let read: Read = Box::new(move || {
+                admitted.store(true, Ordering::SeqCst);
+                Box::pin(async { true })
+            });
+            let store = Renewed::new(Arc::new(refusing), read);
+            let refuse_at = |call| admits.fetch_and(call != refused_call, Ordering::SeqCst);
+
+            refuse_at("begin");
+            let mut writer = store.begin("a").await.unwrap();
+            refuse_at("add");
+            writer.add(Bytes::from_static(b"x")).await.unwrap();
+            refuse_at("finish");
+            let put = writer.finish(Condition::CreateIfAbsent).await;
+
+            assert!(matches!(put, Ok(Put::Done(_))), "{refused_call}: {put:?}");
+            let there = memory.get_now("a").unwrap().map(|it| it.bytes);
+            assert_eq!(there, Some(Bytes::from_static(b"x")), "{refused_call}");
+        }
     }
 
     #[tokio::test]

@@ -8,15 +8,17 @@
 //! one mutex, and the process holds the folder's lock, so no writer comes in between.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use xxhash_rust::xxh3::Xxh3;
+
 use super::beside::Place;
 use super::lock::Lock;
-use super::{TMP_NAME, etag_of, is_absence};
-use crate::{Condition, Error, Put, Result};
+use super::{TMP_NAME, etag_of, is_absence, version_name};
+use crate::{Condition, ETag, Error, Put, Result};
 
 /// How often a folder is made anew that others keep removing.
 const FOLDER_ATTEMPTS_MAX: u32 = 100;
@@ -83,23 +85,32 @@ impl Writer {
         if *condition == Condition::CreateIfAbsent && path.is_file() {
             return Ok(Put::ConditionFailed);
         }
-        let tmp = self
-            .tmp
-            .join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
-        let put = write_synced(&tmp, bytes)
-            .and_then(|()| self.name(root, path, &tmp, condition))
-            .map(|named| {
-                if named {
-                    Put::Done(etag_of(bytes))
-                } else {
-                    Put::ConditionFailed
-                }
-            });
-        if !matches!(put, Ok(Put::Done(_))) {
-            // Best effort: what stays is removed by the next open.
-            let _removed = fs::remove_file(&tmp);
-        }
-        put
+        let mut tmp = self.begin()?;
+        tmp.add(bytes)?;
+        self.finish(root, path, &mut tmp, condition)
+    }
+
+    /// An empty temporary file.
+    pub(super) fn begin(&self) -> Result<Tmp> {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        Tmp::create(self.tmp.join(n.to_string()))
+    }
+
+    /// Makes the temporary file the object, if the condition holds. After an error it may be tried again.
+    pub(super) fn finish(
+        &self,
+        root: &Path,
+        path: &Path,
+        tmp: &mut Tmp,
+        condition: &Condition,
+    ) -> Result<Put> {
+        tmp.sync()?;
+        let named = self.name(root, path, &tmp.path, condition)?;
+        Ok(if named {
+            Put::Done(tmp.etag())
+        } else {
+            Put::ConditionFailed
+        })
     }
 
     /// Gives the temporary file its name, if the condition holds.
@@ -171,13 +182,65 @@ impl Writer {
     }
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file =
-        File::create_new(path).map_err(|e| Error::from_io("create temporary file", path, e))?;
-    file.write_all(bytes)
-        .map_err(|e| Error::from_io("write object to", path, e))?;
-    file.sync_all()
-        .map_err(|e| Error::from_io("sync object to disk", path, e))
+/// A file that is no object yet; it goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Tmp {
+    path: PathBuf,
+    file: File,
+    bytes_n: u64,
+    hasher: Hasher,
+}
+
+/// Of what is in a file.
+struct Hasher(Xxh3);
+
+impl std::fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hasher")
+    }
+}
+
+impl Tmp {
+    fn create(path: PathBuf) -> Result<Self> {
+        let file = File::create_new(&path)
+            .map_err(|e| Error::from_io("create temporary file", &path, e))?;
+        Ok(Self {
+            path,
+            file,
+            bytes_n: 0,
+            hasher: Hasher(Xxh3::new()),
+        })
+    }
+
+    /// Adds bytes at its end. After an error it may be tried again.
+    pub(super) fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file
+            .seek(SeekFrom::Start(self.bytes_n))
+            .and_then(|_at| self.file.write_all(bytes))
+            .map_err(|e| Error::from_io("write object to", &self.path, e))?;
+        self.bytes_n += bytes.len() as u64;
+        self.hasher.0.update(bytes);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        // Without what an addition that failed may have left behind.
+        self.file
+            .set_len(self.bytes_n)
+            .and_then(|()| self.file.sync_all())
+            .map_err(|e| Error::from_io("sync object to disk", &self.path, e))
+    }
+
+    fn etag(&self) -> ETag {
+        version_name(self.hasher.0.digest128(), self.bytes_n)
+    }
+}
+
+impl Drop for Tmp {
+    fn drop(&mut self) {
+        // An object has another name by now. Best effort: what stays is removed by the next open.
+        let _removed = fs::remove_file(&self.path);
+    }
 }
 
 /// Makes the temporary file the object, unless there is one. A hard link never replaces.

@@ -186,7 +186,7 @@ impl Bucket {
             }
             retry.carries(bytes_n);
             let etag = etag(answer.e_tag(), &retry)?;
-            let body = collect(answer.body, bytes_max);
+            let body = collect(answer.body, bytes_n, bytes_max);
             match retry.attempt(Box::pin(body)).await {
                 Ok(Some(bytes)) => return Ok(Some(StoredObject { bytes, etag })),
                 Ok(None) => return Err(too_long()),
@@ -249,7 +249,7 @@ impl Bucket {
             let sent = request.key(self.full(key)).range(asked).send();
             let failure = match retry.attempt(Box::pin(sent)).await {
                 Ok(answer) => {
-                    let body = collect(answer.body, wanted_n);
+                    let body = collect(answer.body, wanted_n, wanted_n);
                     match retry.attempt(Box::pin(body)).await {
                         Ok(Some(bytes)) if bytes.len() as u64 == wanted_n => return Ok(bytes),
                         // A server gives what there is of a range that reaches beyond the end.
@@ -285,7 +285,7 @@ impl Bucket {
                     return Ok(Piece::Changed);
                 }
                 Ok(answer) => {
-                    let body = collect(answer.body, wanted_n);
+                    let body = collect(answer.body, wanted_n, wanted_n);
                     match retry.attempt(Box::pin(body)).await {
                         Ok(Some(bytes)) if bytes.len() as u64 == wanted_n => {
                             return Ok(Piece::Same(bytes));
@@ -472,23 +472,36 @@ impl Bucket {
     }
 }
 
-/// All of a body; `None`: it has more than it may. Not every answer says its length.
+/// All of a body, once in memory; `None`: it has more than it may. `bytes_n` is what the answer says that it
+/// has: not every answer says it, and then it is 0.
 async fn collect(
     mut body: ByteStream,
+    bytes_n: u64,
     bytes_max: u64,
 ) -> std::result::Result<Option<Bytes>, ByteStreamError> {
-    let (mut parts, mut bytes_n) = (Vec::new(), 0);
-    while let Some(part) = body.try_next().await? {
-        bytes_n += part.len() as u64;
-        if bytes_n > bytes_max {
+    let is_too_long = |n: usize| n as u64 > bytes_max;
+    let first = body.try_next().await?.unwrap_or_default();
+    if is_too_long(first.len()) {
+        return Ok(None);
+    }
+    let Some(mut part) = body.try_next().await? else {
+        return Ok(Some(first));
+    };
+    let mut bytes = Vec::new();
+    // A length that there is no memory for was not meant.
+    let _if_there_is = bytes.try_reserve_exact(usize::try_from(bytes_n).unwrap_or_default());
+    bytes.extend_from_slice(&first);
+    drop(first);
+    loop {
+        if is_too_long(bytes.len().saturating_add(part.len())) {
             return Ok(None);
         }
-        parts.push(part);
+        bytes.extend_from_slice(&part);
+        match body.try_next().await? {
+            Some(next) => part = next,
+            None => return Ok(Some(bytes.into())),
+        }
     }
-    Ok(Some(match parts.as_slice() {
-        [whole] => whole.clone(),
-        parts => Bytes::from(parts.concat()),
-    }))
 }
 
 fn is_gone(code: Option<&str>) -> bool {

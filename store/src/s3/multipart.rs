@@ -8,6 +8,7 @@
 //! Invariant X6: an upload is completed once. That it is gone means that it was completed or that its
 //! parts were thrown away, and the nonce of the object says which.
 
+use async_trait::async_trait;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{ChecksumAlgorithm, CompletedMultipartUpload, CompletedPart};
 use bytes::Bytes;
@@ -16,13 +17,13 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use super::bucket::{Bucket, NONCE, etag, failed, headers};
 use super::failure::{Answer, Failure, refused};
 use super::retry::nonce;
-use crate::{Condition, Put, Result};
+use crate::{Condition, ObjectWriter, PIECE_BYTES, Put, Result};
 
 /// Objects above this go in parts: a broken connection then costs one part, not all.
 pub const MULTIPART_ABOVE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Length of each part but the last. Servers take 5 MiB and more, and 10,000 parts: 80 GiB.
-pub const PART_BYTES: usize = 8 * 1024 * 1024;
+pub const PART_BYTES: usize = PIECE_BYTES;
 
 /// Parts of one upload under way at once: enough for the line, 32 MiB at most in buffers.
 pub const PARTS_AT_ONCE: usize = 4;
@@ -177,6 +178,49 @@ impl Upload {
             }
         }
     }
+
+    /// As [`Self::complete`], where nobody else completes it or throws it away.
+    async fn finish(&self, parts: &[PartTag], condition: &Condition) -> Result<Put> {
+        let put = self.complete(parts, condition).await?;
+        put.ok_or_else(|| {
+            let retry = self.bucket.retry("complete object", &self.name.key, 0);
+            retry.unavailable("the upload is gone, and the object is another")
+        })
+    }
+}
+
+/// An object that comes piece by piece: each is a part.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    upload: Upload,
+    sent: Vec<PartTag>,
+}
+
+#[async_trait]
+impl ObjectWriter for Pieces {
+    async fn add(&mut self, piece: Bytes) -> Result<()> {
+        let n = self.sent.last().map_or(0, |last| last.n) + 1;
+        let tag = self.upload.send(n, piece).await?;
+        self.sent.push(tag);
+        Ok(())
+    }
+
+    async fn finish(&mut self, condition: Condition) -> Result<Put> {
+        if self.sent.is_empty() {
+            self.add(Bytes::new()).await?; // an upload has a part
+        }
+        let put = self.upload.finish(&self.sent, &condition).await?;
+        if put == Put::ConditionFailed {
+            // As for an object that is put in parts.
+            let _best_effort = self.abandon().await;
+        }
+        Ok(put)
+    }
+
+    async fn abandon(&mut self) -> Result<()> {
+        let UploadName { key, id, .. } = &self.upload.name;
+        self.upload.bucket.abandon(key, id).await
+    }
 }
 
 impl Bucket {
@@ -192,16 +236,24 @@ impl Bucket {
     ) -> Result<Put> {
         let upload = self.begin(key).await?;
         let put = match upload.send_all(&bytes).await {
-            Ok(parts) => upload.complete(&parts, condition).await,
+            Ok(parts) => upload.finish(&parts, condition).await,
             Err(error) => Err(error),
         };
-        if !matches!(put, Ok(Some(Put::Done(_)))) {
+        if !matches!(put, Ok(Put::Done(_))) {
             // The first error is the one to tell; what stays is for a lifecycle rule of the bucket.
             let _best_effort = self.abandon(key, &upload.name.id).await;
         }
-        put?.ok_or_else(|| {
-            self.retry("complete object", key, 0)
-                .unavailable("the upload is gone, and the object is another")
+        put
+    }
+
+    /// Begins an object that comes piece by piece.
+    ///
+    /// # Errors
+    /// When the server refuses or does not answer.
+    pub(super) async fn begin_pieces(&self, key: &str) -> Result<Pieces> {
+        Ok(Pieces {
+            upload: self.begin(key).await?,
+            sent: Vec::new(),
         })
     }
 

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use streamforge_proto::metrics::Sheet;
 use streamforge_store::{
-    Condition, Error, ObjectMeta, ObjectStore, Put, Recovery, Result, StoredObject,
+    Condition, Error, ObjectMeta, ObjectStore, ObjectWriter, Put, Recovery, Result, StoredObject,
 };
 
 /// Numbers of one kind of call.
@@ -35,6 +35,20 @@ impl StoreCalls {
         *numbers.by_outcome.entry(outcome).or_default() += 1;
         numbers.took += took;
         numbers.bytes_n += u64::try_from(bytes_n).unwrap_or(u64::MAX);
+    }
+
+    fn note_result<T>(
+        &self,
+        call: &'static str,
+        began: Instant,
+        result: &Result<T>,
+        done: impl FnOnce(&T) -> (&'static str, usize),
+    ) {
+        let (outcome, bytes_n) = match result {
+            Ok(value) => done(value),
+            Err(error) => (failure(error), 0),
+        };
+        self.note(call, outcome, began.elapsed(), bytes_n);
     }
 
     /// Notes all numbers.
@@ -78,11 +92,44 @@ impl CountedStore {
         result: &Result<T>,
         done: impl FnOnce(&T) -> (&'static str, usize),
     ) {
-        let (outcome, bytes_n) = match result {
-            Ok(value) => done(value),
-            Err(error) => (failure(error), 0),
-        };
-        self.calls.note(call, outcome, began.elapsed(), bytes_n);
+        self.calls.note_result(call, began, result, done);
+    }
+}
+
+/// An object under way: each piece is a put, and so is its end.
+#[derive(Debug)]
+struct CountedWriter {
+    inner: Box<dyn ObjectWriter>,
+    calls: Arc<StoreCalls>,
+}
+
+#[async_trait]
+impl ObjectWriter for CountedWriter {
+    async fn add(&mut self, piece: Bytes) -> Result<()> {
+        let (began, bytes_n) = (Instant::now(), piece.len());
+        let result = self.inner.add(piece).await;
+        let done = |_: &()| ("done", bytes_n);
+        self.calls.note_result("put", began, &result, done);
+        result
+    }
+
+    async fn finish(&mut self, condition: Condition) -> Result<Put> {
+        let began = Instant::now();
+        let result = self.inner.finish(condition).await;
+        let done = |put: &Put| (outcome(put), 0);
+        self.calls.note_result("put", began, &result, done);
+        result
+    }
+
+    async fn abandon(&mut self) -> Result<()> {
+        self.inner.abandon().await
+    }
+}
+
+fn outcome(put: &Put) -> &'static str {
+    match put {
+        Put::Done(_) => "done",
+        Put::ConditionFailed => "condition_failed",
     }
 }
 
@@ -117,10 +164,16 @@ impl ObjectStore for CountedStore {
         let (began, bytes_n) = (Instant::now(), bytes.len());
         let result = self.inner.put(key, bytes, condition).await;
         self.note("put", began, &result, |put| match put {
-            Put::Done(_) => ("done", bytes_n),
-            Put::ConditionFailed => ("condition_failed", 0),
+            Put::Done(_) => (outcome(put), bytes_n),
+            Put::ConditionFailed => (outcome(put), 0),
         });
         result
+    }
+
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        let inner = self.inner.begin(key).await?;
+        let calls = Arc::clone(&self.calls);
+        Ok(Box::new(CountedWriter { inner, calls }))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {

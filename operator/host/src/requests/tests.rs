@@ -1,11 +1,15 @@
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use streamforge_store::{MemoryStore, ObjectMeta, Result, StoredObject};
+use streamforge_coordinator::Piece;
+use streamforge_store::{MemoryStore, ObjectMeta, ObjectWriter, Result, StoredObject};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
+
+mod copying;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -17,6 +21,8 @@ struct Watched {
     reads: Mutex<Vec<u64>>,
     under_way_n: AtomicUsize,
     most_at_once_n: AtomicUsize,
+    /// Objects in pieces that were thrown away.
+    abandoned_n: Arc<AtomicUsize>,
 }
 
 impl Watched {
@@ -59,6 +65,13 @@ impl ObjectStore for Watched {
         self.inner.put(key, bytes, condition).await
     }
 
+    async fn begin(&self, key: &str) -> Result<Box<dyn ObjectWriter>> {
+        Ok(Box::new(WatchedWriter {
+            inner: self.inner.begin(key).await?,
+            abandoned_n: Arc::clone(&self.abandoned_n),
+        }))
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
         self.inner.list(prefix).await
     }
@@ -69,6 +82,28 @@ impl ObjectStore for Watched {
 
     fn location(&self) -> String {
         self.inner.location()
+    }
+}
+
+#[derive(Debug)]
+struct WatchedWriter {
+    inner: Box<dyn ObjectWriter>,
+    abandoned_n: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl ObjectWriter for WatchedWriter {
+    async fn add(&mut self, piece: Bytes) -> Result<()> {
+        self.inner.add(piece).await
+    }
+
+    async fn finish(&mut self, condition: Condition) -> Result<Put> {
+        self.inner.finish(condition).await
+    }
+
+    async fn abandon(&mut self) -> Result<()> {
+        self.abandoned_n.fetch_add(1, Ordering::Relaxed);
+        self.inner.abandon().await
     }
 }
 

@@ -8,7 +8,7 @@ use streamforge_crds::v1alpha1::{CheckpointStatus, CompletedCheckpoint, FailedCh
 use streamforge_host as host;
 
 use super::super::conditions::{self as reason, Reason};
-use super::{Known, Phase, signed};
+use super::{Known, Phase, REASON_CHARS_MAX, at_most, signed};
 
 /// The block. What a new coordinator does not know yet stays as it was.
 pub(super) fn status(
@@ -65,7 +65,7 @@ fn failed(failed: &host::FailedCheckpoint) -> FailedCheckpoint {
     FailedCheckpoint {
         id: signed(failed.id.get()),
         time: time_of(failed.time_ms),
-        reason: failed.reason.clone(),
+        reason: at_most(REASON_CHARS_MAX, &failed.reason),
     }
 }
 

@@ -742,6 +742,11 @@ fn reason_of_a_failure_in_the_status_has_an_end() {
         plan: String::new(),
         reason: reason.clone(),
     };
+    coordinator.checkpoint.last_failed = Some(host::FailedCheckpoint {
+        id: CheckpointId::from_stored(13),
+        time_ms: 0,
+        reason: reason.clone(),
+    });
     let lived = Lived {
         refused: Some(refused),
         ..Lived::default()
@@ -756,6 +761,8 @@ fn reason_of_a_failure_in_the_status_has_an_end() {
     let wanted = format!("{}…", "ü".repeat(1_023));
     assert_eq!(status.last_failure.unwrap().reason, wanted);
     assert_eq!(status.rolled_back.unwrap().reason, wanted);
+    let checkpoint = status.checkpoint.unwrap();
+    assert_eq!(checkpoint.last_failed.unwrap().reason, wanted);
 }
 
 #[test]

@@ -280,6 +280,57 @@ async fn parts_completed_without_an_answer_are_found_to_be_ours_c2() {
 }
 
 #[tokio::test]
+async fn pieces_reach_the_object_through_lost_answers_and_leave_nothing_behind_c2() {
+    let rig = rig().await;
+    let content: Bytes = (0..PART_BYTES + 1_000).map(|at| (at / 7) as u8).collect();
+    let pieces = [content.slice(..PART_BYTES), content.slice(PART_BYTES..)];
+    // Beginning and completing are POSTs, pieces are PUTs.
+    for (matching, fates) in [
+        ("POST ", vec![Fate::Pass, Fate::LostAfter]),
+        ("POST ", vec![Fate::Pass, Fate::Answer(503, "SlowDown")]),
+        (
+            "PUT ",
+            vec![
+                Fate::LostBefore,
+                Fate::Answer(500, "InternalError"),
+                Fate::LostAfter,
+            ],
+        ),
+    ] {
+        let key = format!("pieces/{}-{}", matching.len(), name(fates[fates.len() - 1]));
+        rig.proxy.spoil(matching, fates);
+
+        let put = async {
+            let mut writer = rig.store.begin(&key).await?;
+            for piece in &pieces {
+                writer.add(piece.clone()).await?;
+            }
+            writer.finish(Condition::CreateIfAbsent).await
+        };
+        let put = put.await;
+
+        let there = rig.other.get(&key).await.expect("answered");
+        let there = there.expect("it is there");
+        assert_eq!(put.expect("answered"), Put::Done(there.etag), "{key}");
+        assert!(there.bytes == content, "{key}: the content differs");
+    }
+    // Another one of a key that is taken, and one that is thrown away.
+    let taken = "pieces/5-LostAfter";
+    let mut second = rig.store.begin(taken).await.expect("answered");
+    second.add(bytes("x")).await.expect("answered");
+    let put = second.finish(Condition::CreateIfAbsent).await;
+    let mut third = rig.store.begin(taken).await.expect("answered");
+    third.add(bytes("x")).await.expect("answered");
+    rig.proxy.spoil("DELETE ", [Fate::LostAfter]);
+    let abandoned = third.abandon().await;
+
+    assert_eq!(put.expect("answered"), Put::ConditionFailed);
+    abandoned.expect("answered");
+    let uploads = rig.other.bucket.uploads("").await.expect("answered");
+    assert_eq!(uploads, vec![]);
+}
+
+#[tokio::test]
 async fn upload_is_completed_once_and_found_done_ever_after_x6_attack_49() {
     let rig = rig().await;
     let bucket = &rig.store.bucket;
