@@ -10,11 +10,12 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Rights that no request here shows: the API server looks at the first when an owner is named that blocks deletion,
 /// and only with an admission plugin that few clusters have; the second is for the pods of a lost node (`nodes.rs`), the
-/// third for a Lease whose holder is gone (`recover.rs`).
-const SILENT: [&str; 3] = [
+/// third for a Lease whose holder is gone (`recover.rs`), the fourth for the webhook, which is off here.
+const SILENT: [&str; 4] = [
     "jobs: update streamforge.io/streamjobs/finalizers",
     "jobs: delete /pods",
     "own: get /pods",
+    "jobs: get streamforge.io/streamjobs",
 ];
 
 /// One line of the table.
