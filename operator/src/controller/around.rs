@@ -93,7 +93,10 @@ mod tests {
             "/finalizers",
             finalizers,
         )));
-        for (known, stays) in [(known(&[job.object.clone()]), true), (known(&[]), false)] {
+        for (known, stays) in [
+            (known(std::slice::from_ref(&job.object)), true),
+            (known(&[]), false),
+        ] {
             let _refused = reconcile(Arc::clone(&job), Arc::clone(&context), known).await;
             assert_eq!(is_remembered(), stays);
         }
