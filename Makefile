@@ -157,9 +157,9 @@ kills-kafka: setup build ## the long ledger, Kafka to Kafka and to S3: make kill
 	export KAFKA_KILLS=$(KILLS); $(WITH_SERVICES) bash -euo pipefail -c \
 	  '$(call cargo_test,--test-threads 1 --no-capture -E "binary(kills) & package(streamforge-e2e-kafka)")'
 
-network: build ## partitions, loss and slow links in network namespaces; needs root
+network: build ## partitions, loss, slow links, delay and resets in network namespaces; needs root: make network SCENARIO=full,reset
 	@scripts/setup network
-	python3 e2e/process/network.py
+	python3 e2e/process/network.py $(if $(SCENARIO),--scenario $(SCENARIO))
 
 plant: setup ## plant ten bugs one by one and show which test catches each: bench/results/
 	e2e/plant/run

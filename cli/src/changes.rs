@@ -4,15 +4,18 @@
 //! read stays read, and what was written stays where it is, as it is. Edits that cannot be taken are refused by the
 //! coordinator. Pure. Start at: [`changes`].
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 use streamforge_core::job_graph::{
-    Connector, Format, JobGraph, Operator, OperatorKind, SinkSpec, SourceSpec,
+    Connector, Format, Input, JobGraph, Operator, OperatorKind, Port, SinkSpec, SourceSpec,
 };
 
 /// One sentence per edit that deserves one.
 #[must_use]
 pub fn changes(ran: &JobGraph, now: &JobGraph) -> Vec<String> {
     let mut said = Vec::new();
+    of_inputs(ran, now, &mut said);
     for (_, before) in ran.operators() {
         let mut after = now.operators().map(|(_, it)| it);
         if let Some(after) = after.find(|it| it.uid == before.uid) {
@@ -22,11 +25,102 @@ pub fn changes(ran: &JobGraph, now: &JobGraph) -> Vec<String> {
     said
 }
 
+/// Nodes that read from others than before. One that is new may do so, too: it has read nothing yet.
+fn of_inputs(ran: &JobGraph, now: &JobGraph, said: &mut Vec<String>) {
+    let (before, after) = (Node::all(ran), Node::all(now));
+    for (uid, node) in &after {
+        let Some(earlier) = before.get(uid) else {
+            continue;
+        };
+        if node.inputs == earlier.inputs {
+            continue;
+        }
+        let names = |of: &BTreeMap<&str, Node<'_>>, inputs: &BTreeSet<(&str, Port)>| {
+            let name = |(uid, port): &(&str, Port)| {
+                let node = of.get(uid).map_or(*uid, |node| node.name);
+                match port {
+                    Port::Main => format!("`{node}`"),
+                    Port::Bad => format!("`{node}.bad`"),
+                    Port::Late => format!("`{node}.late`"),
+                }
+            };
+            inputs.iter().map(name).collect::<Vec<_>>().join(", ")
+        };
+        let state = if node.is_aggregate {
+            ", in windows that are open, too"
+        } else {
+            ""
+        };
+        said.push(format!(
+            "`{}` reads {} now, and read {}: what came of rows that were read already stays as it is{state}",
+            node.name,
+            names(&after, &node.inputs),
+            names(&before, &earlier.inputs)
+        ));
+    }
+}
+
+/// A node of the document, whatever operators it became.
+struct Node<'g> {
+    name: &'g str,
+    is_aggregate: bool,
+    /// The nodes that it reads, by uid.
+    inputs: BTreeSet<(&'g str, Port)>,
+}
+
+impl<'g> Node<'g> {
+    /// By uid.
+    fn all(graph: &'g JobGraph) -> BTreeMap<&'g str, Self> {
+        // The uids of a node's helpers are its own and a word more.
+        let mut uids: BTreeMap<&str, &str> = BTreeMap::new();
+        for (_, operator) in graph.operators() {
+            let uid = uids.entry(&operator.node).or_insert(&operator.uid.0);
+            if operator.uid.0.len() < uid.len() {
+                *uid = &operator.uid.0;
+            }
+        }
+        let mut nodes = BTreeMap::new();
+        for stage in &graph.stages {
+            for operator in &stage.operators {
+                let name = operator.node.as_str();
+                let node = nodes.entry(uids.get(name).copied().unwrap_or(name));
+                let node: &mut Self = node.or_insert_with(|| Self {
+                    name,
+                    is_aggregate: false,
+                    inputs: BTreeSet::new(),
+                });
+                node.is_aggregate |= matches!(operator.kind, OperatorKind::WindowFinal(_));
+                for input in &operator.inputs {
+                    let from = match input {
+                        Input::Chained { operator, port } => {
+                            stage.operators.get(*operator).map(|from| (from, *port))
+                        }
+                        Input::Edge(idx) => graph.edges.get(*idx).and_then(|edge| {
+                            let stage = graph.stages.get(edge.from_stage.0 as usize)?;
+                            Some((stage.operators.get(edge.from_operator)?, edge.port))
+                        }),
+                    };
+                    if let Some((from, port)) = from
+                        && from.node != name
+                    {
+                        let uid = uids.get(from.node.as_str()).copied();
+                        node.inputs.insert((uid.unwrap_or(&from.node), port));
+                    }
+                }
+            }
+        }
+        nodes
+    }
+}
+
 fn of_node(before: &Operator, after: &Operator, said: &mut Vec<String>) {
     use OperatorKind::{Filter, Project, Sink, Source, Unnest};
     let name = &after.node;
     let changed = match (&before.kind, &after.kind) {
-        (Source(old), Source(new)) => return of_source(name, old, new, said),
+        (Source(old), Source(new)) => {
+            of_source(name, old, new, said);
+            return of_columns(after, old, new, said);
+        }
         (Sink(old), Sink(new)) => return of_sink(name, old, new, said),
         (Filter { predicate: old }, Filter { predicate: new }) => old.sql != new.sql,
         (Unnest { item: old }, Unnest { item: new }) => old.expr.sql != new.expr.sql,
@@ -79,6 +173,22 @@ fn of_source(name: &str, old: &SourceSpec, new: &SourceSpec, said: &mut Vec<Stri
     }
 }
 
+/// Columns that are read, and not as they were. One that nobody read before has no rows.
+fn of_columns(after: &Operator, old: &SourceSpec, new: &SourceSpec, said: &mut Vec<String>) {
+    for now in &new.columns {
+        let name = &now.column.name;
+        let is_read = after.output.iter().any(|column| column.name == *name);
+        let before = old.columns.iter().find(|it| it.column.name == *name);
+        if before.is_none_or(|before| before == now) || !is_read {
+            continue;
+        }
+        said.push(format!(
+            "the column `{name}` of `{}` is read otherwise than before: in rows that were read already it is as it was",
+            after.node
+        ));
+    }
+}
+
 fn of_files(after: &Connector) -> &'static str {
     let watch = after.config.get("watch").and_then(Value::as_str);
     if watch.is_none_or(|watch| watch == "Never") {
@@ -89,7 +199,8 @@ fn of_files(after: &Connector) -> &'static str {
     }
 }
 
-/// What a preset makes of a row's number changed; how many rows there are, and how fast, may.
+/// What a preset makes of a row's number changed, of which the pace is a part: it says when a row happened. How many
+/// rows there are may change.
 fn of_generator(name: &str, old: &Value, new: &Value, said: &mut Vec<String>) {
     let presets = new.as_object().into_iter().flatten();
     for (preset, after) in presets {
@@ -97,8 +208,8 @@ fn of_generator(name: &str, old: &Value, new: &Value, said: &mut Vec<String>) {
         let fields = after.as_object().into_iter().flatten();
         for (field, value) in fields {
             let earlier = before.get(field).unwrap_or(&Value::Null);
-            let is_harmless = matches!(field.as_str(), "rows" | "rowsPerSecond");
-            if before.is_object() && earlier != value && !is_harmless {
+            if before.is_object() && earlier != value && field != "rows" {
+                let (value, earlier) = (or_nothing(value), or_nothing(earlier));
                 said.push(format!(
                     "`{field}` of `{name}` is {value} and was {earlier}: the rows that were made before stay as \
                      they are, and those that follow are made by the new one, so that neither makes all of them; \
@@ -125,11 +236,26 @@ fn of_sink(name: &str, old: &SinkSpec, new: &SinkSpec, said: &mut Vec<String>) {
             ));
         }
     }
+    if let Some((by, earlier)) = changed(before, after, "partitionBy") {
+        let (by, earlier) = (names(by), names(earlier));
+        said.push(format!(
+            "`{name}` is partitioned by {by} now, and was by {earlier}: what it wrote before stays where it is, in \
+             files that have other columns"
+        ));
+    }
     let (format, earlier) = (word(new.format.as_ref()), word(old.format.as_ref()));
     if format != earlier {
         said.push(format!(
             "`{name}` writes {format} now: what it wrote before stays {earlier}, beside it"
         ));
+    }
+}
+
+/// A value, for people.
+fn or_nothing(value: &Value) -> String {
+    match value {
+        Value::Null => "not set".to_owned(),
+        value => value.to_string(),
     }
 }
 
@@ -144,6 +270,17 @@ fn changed<'v>(
     (now != earlier).then_some((now, earlier))
 }
 
+/// Names of columns, for people.
+fn names(list: &Value) -> String {
+    let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let names = list.iter().filter_map(Value::as_str);
+    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    match names.is_empty() {
+        true => "nothing".to_owned(),
+        false => names.join(", "),
+    }
+}
+
 fn word(format: Option<&Format>) -> &'static str {
     match format {
         None => "nothing",
@@ -155,91 +292,4 @@ fn word(format: Option<&Format>) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JOB: &str = "apiVersion: streamforge.io/v1alpha1
-kind: StreamJob
-metadata: {name: job}
-spec:
-  sources:
-    - {name: made, generator: {clicks: {rows: 10, seed: 1}}}
-    - {name: files, file: {path: in/}, format: {json: {}}, schema: [{name: n, type: BIGINT}]}
-    - name: topic
-      kafka: {bootstrapServers: 'a:1', topics: [t]}
-      format: {json: {}}
-      schema: [{name: n, type: BIGINT}]
-  transforms:
-    - {name: good, from: files, filter: n > 1}
-    - {name: more, from: good, select: [n + 1 AS m]}
-  sinks:
-    - {name: out, from: more, file: {path: out/}, format: {json: {}}}
-    - {name: copy, from: topic, file: {path: copy/}, format: {json: {}}}
-    - {name: all, from: made, blackhole: {}}
-";
-
-    fn said(edits: &[(&str, &str)]) -> Vec<String> {
-        let graph = |text: &str| {
-            let loaded = streamforge_plan::load(text, "job.yaml").unwrap();
-            streamforge_plan::plan(&loaded)
-        };
-        let mut edited = JOB.to_owned();
-        for (from, to) in edits {
-            assert!(edited.contains(from), "{from}");
-            edited = edited.replace(from, to);
-        }
-        changes(&graph(JOB), &graph(&edited))
-    }
-
-    #[test]
-    fn each_edit_that_means_less_than_it_may_seem_is_told() {
-        for (edit, words) in [
-            (
-                ("seed: 1", "seed: 2"),
-                vec!["`seed` of `made` is 2 and was 1", "--fresh"],
-            ),
-            (
-                ("path: in/", "path: other/"),
-                vec!["`files` names \"other/\" now", "none of the new path"],
-            ),
-            (
-                ("path: in/", "path: other/, watch: 1s"),
-                vec!["looks for others at the new path only"],
-            ),
-            (
-                ("topics: [t]", "topics: [t], startFrom: Latest"),
-                vec!["`startFrom` of `topic`"],
-            ),
-            (
-                ("n > 1", "n > 2"),
-                vec!["`good` is another one", "as it was"],
-            ),
-            (("n + 1", "n + 2"), vec!["`more` is another one"]),
-            (
-                ("path: out/", "path: out2/"),
-                vec!["`out` writes to \"out2/\" now", "\"out/\" stays"],
-            ),
-            (
-                ("out/}, format: {json: {}}", "out/}, format: {csv: {}}"),
-                vec!["`out` writes CSV now", "stays JSON"],
-            ),
-        ] {
-            let said = said(&[edit]);
-            assert_eq!(said.len(), 1, "{edit:?}: {said:?}");
-            for word in words {
-                assert!(said[0].contains(word), "{edit:?}: {said:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn edits_that_mean_what_they_say_are_not_told() {
-        assert_eq!(said(&[]), Vec::<String>::new());
-        assert_eq!(
-            said(&[("rows: 10", "rows: 20, rowsPerSecond: 5")]),
-            Vec::<String>::new()
-        );
-        let sink = "  - {name: two, from: good, blackhole: {}}\n    - {name: all";
-        assert_eq!(said(&[("  - {name: all", sink)]), Vec::<String>::new());
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
-use streamforge_plan::{Loaded, Problem};
+use streamforge_plan::{Loaded, Mistaken, Problem};
 
 use crate::args::DocumentArgs;
 use crate::exit::{WrongDocument, printable};
@@ -36,12 +36,12 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Reads and checks a document; what is wrong with it is in the second.
-pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Vec<Problem>>> {
+pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Mistaken>> {
     let file = args.job.display().to_string();
     let bytes = read(&args.job).with_context(|| format!("read {file}"))?;
     if bytes.len() > FILE_BYTES_MAX {
         let message = format!("it is longer than a document may be, {FILE_BYTES_MAX} bytes");
-        return Ok(Err(vec![whole(&file, (1, 1), message)]));
+        return Ok(Err(whole(&file, (1, 1), message)));
     }
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
@@ -50,12 +50,12 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
             let before = error.as_bytes().get(..read).unwrap_or_default();
             let before = String::from_utf8_lossy(before);
             let place = place_behind(&before);
-            return Ok(Err(vec![whole(&file, place, "it is not UTF-8".to_owned())]));
+            return Ok(Err(whole(&file, place, "it is not UTF-8".to_owned())));
         }
     };
-    let loaded = match streamforge_plan::load(&text, &file) {
+    let loaded = match streamforge_plan::load_with_notes(&text, &file) {
         Ok(loaded) => loaded,
-        Err(problems) => return Ok(Err(problems)),
+        Err(mistaken) => return Ok(Err(mistaken)),
     };
     let settings: Vec<&String> = args.set.iter().chain(more).collect();
     if settings.is_empty() {
@@ -71,36 +71,50 @@ pub fn check(args: &DocumentArgs, more: &[String]) -> Result<Result<Document, Ve
     for setting in settings {
         if let Err(error) = set(&mut root, setting) {
             eprintln!("{}", printable(&format!("--set {setting}: {error}")));
-            return Err(WrongDocument { problems_n: 1 }.into());
+            let (problems_n, notes_n) = (1, 0);
+            return Err(WrongDocument {
+                problems_n,
+                notes_n,
+            }
+            .into());
         }
     }
     let text = root.to_string();
-    Ok(match streamforge_plan::load(&text, &file) {
-        Ok(loaded) => Ok(Document { text, loaded }),
-        // The line is one of a text that nobody wrote.
-        Err(problems) => {
-            let file = format!("{file} with --set");
-            Err(problems
-                .into_iter()
-                .map(|p| Problem {
-                    line: 0,
-                    file: file.clone(),
-                    ..p
-                })
-                .collect())
+    // The line is one of a text that nobody wrote.
+    let nowhere = |found: Vec<Problem>| -> Vec<Problem> {
+        let file = format!("{file} with --set");
+        let problem = |problem| Problem {
+            line: 0,
+            file: file.clone(),
+            ..problem
+        };
+        found.into_iter().map(problem).collect()
+    };
+    Ok(match streamforge_plan::load_with_notes(&text, &file) {
+        Ok(mut loaded) => {
+            loaded.notes = nowhere(loaded.notes);
+            Ok(Document { text, loaded })
         }
+        Err(Mistaken { problems, notes }) => Err(Mistaken {
+            problems: nowhere(problems),
+            notes: nowhere(notes),
+        }),
     })
 }
 
 /// A mistake of the document as a whole.
-fn whole(file: &str, (line, column): (usize, usize), message: String) -> Problem {
-    Problem {
+fn whole(file: &str, (line, column): (usize, usize), message: String) -> Mistaken {
+    let problem = Problem {
         file: file.to_owned(),
         line,
         column,
         path: String::new(),
         message,
         hint: None,
+    };
+    Mistaken {
+        problems: vec![problem],
+        notes: Vec::new(),
     }
 }
 
@@ -112,37 +126,53 @@ fn place_behind(text: &str) -> (usize, usize) {
 
 /// Reads and checks a document; mistakes are printed and end the command.
 pub fn open(args: &DocumentArgs, more: &[String]) -> Result<Document> {
-    match check(args, more)? {
-        Ok(document) => Ok(document),
-        Err(problems) => {
-            print_problems(&problems);
-            Err(WrongDocument {
-                problems_n: problems.len(),
-            }
-            .into())
-        }
+    check(args, more)?.map_err(|mistaken| {
+        print_mistakes(&mistaken);
+        mistakes(&mistaken).into()
+    })
+}
+
+/// How a command ends whose document is wrong.
+pub fn mistakes(Mistaken { problems, notes }: &Mistaken) -> WrongDocument {
+    WrongDocument {
+        problems_n: problems.len(),
+        notes_n: notes.len(),
     }
 }
 
-/// Prints mistakes to stderr, one after the other.
-pub fn print_problems(problems: &[Problem]) {
+/// Prints mistakes to stderr, one after the other, then the notes.
+pub fn print_mistakes(Mistaken { problems, notes }: &Mistaken) {
     for problem in problems {
-        let text = match problem.line {
-            0 => {
-                let Problem {
-                    file,
-                    path,
-                    message,
-                    hint,
-                    ..
-                } = problem;
-                let hint = hint.as_deref().map(|hint| format!("\n    {hint}"));
-                format!("{file}: {path}: {message}{}", hint.unwrap_or_default())
-            }
-            _ => problem.to_string(),
-        };
-        eprintln!("{}", printable(&text));
+        eprintln!("{}", printable(&shown(problem, "")));
     }
+    print_notes(notes);
+}
+
+/// Prints notes to stderr, one after the other.
+pub fn print_notes(notes: &[Problem]) {
+    for note in notes {
+        eprintln!("{}", printable(&shown(note, "note: ")));
+    }
+}
+
+/// A mistake or a note, by its place if it has one.
+fn shown(problem: &Problem, kind: &str) -> String {
+    let Problem {
+        file,
+        line,
+        column,
+        path,
+        message,
+        hint,
+    } = problem;
+    let place = match line {
+        0 => file.clone(),
+        line => format!("{file}:{line}:{column}"),
+    };
+    let colon = if path.is_empty() { "" } else { ": " };
+    let hint = hint.as_deref().map(|hint| format!("\n    {hint}"));
+    let hint = hint.unwrap_or_default();
+    format!("{place}: {kind}{path}{colon}{message}{hint}")
 }
 
 /// Applies one `path=value`. A step into a list is the name of an item, or its number.

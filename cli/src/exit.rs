@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::verify::CannotJudge;
+
 /// How a command ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -15,7 +17,7 @@ pub enum Outcome {
     Done,
     /// A comparison came out different.
     Different,
-    /// A comparison has no answer: what differs cannot be computed a second time.
+    /// A comparison has no answer: what differs, or all, cannot be computed a second time.
     Unjudged,
     /// The job stopped before its end, with a checkpoint.
     Stopped,
@@ -47,14 +49,26 @@ pub const ABORTED: u8 = 130;
 pub struct WrongDocument {
     /// How many mistakes.
     pub problems_n: usize,
+    /// How many notes beside them.
+    pub notes_n: usize,
 }
 
 impl fmt::Display for WrongDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.problems_n {
-            1 => f.write_str("1 mistake in the document"),
-            n => write!(f, "{n} mistakes in the document"),
+            1 => f.write_str("1 mistake in the document")?,
+            n => write!(f, "{n} mistakes in the document")?,
         }
+        f.write_str(&and_notes(self.notes_n))
+    }
+}
+
+/// How many notes are shown, behind what is said of mistakes.
+pub fn and_notes(notes_n: usize) -> String {
+    match notes_n {
+        0 => String::new(),
+        1 => ", 1 note".to_owned(),
+        n => format!(", {n} notes"),
     }
 }
 
@@ -80,7 +94,11 @@ pub fn report(result: anyhow::Result<Outcome>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {}", printable(&format!("{error:#}")));
-    ExitCode::from(FAILED)
+    let code = match error.downcast_ref::<CannotJudge>() {
+        Some(_) => Outcome::Unjudged.code(),
+        None => FAILED,
+    };
+    ExitCode::from(code)
 }
 
 /// The text with its control characters written out, but for ends of lines: a document must not

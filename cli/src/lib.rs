@@ -6,7 +6,9 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser as _;
+use streamforge_taskmanager::file_size::fail_writes_beyond_limit;
 
 pub mod args;
 mod changes;
@@ -14,6 +16,7 @@ mod commands;
 mod document;
 pub mod exit;
 mod hosting;
+mod left;
 mod metrics;
 mod progress;
 mod screen;
@@ -28,5 +31,7 @@ pub mod verify;
 /// Runs the command of this process.
 pub fn main() -> ExitCode {
     let cli = args::Cli::parse();
-    exit::report(commands::dispatch(cli.command))
+    let handled =
+        fail_writes_beyond_limit().context("handle the signal of files that are too large");
+    exit::report(handled.and_then(|()| commands::dispatch(cli.command)))
 }

@@ -35,6 +35,7 @@ mod show;
 mod sketch;
 mod window;
 
+pub use input::CannotJudge;
 pub use ledger::Ledger;
 pub use multiset::Difference;
 
@@ -42,7 +43,7 @@ use doubt::Doubts;
 use late::LateLog;
 use multiset::Side;
 use oracle::{Expected, Oracle};
-use published::Published;
+use published::{Files, Published};
 
 /// A job that is over.
 pub struct Finished<'a> {
@@ -154,7 +155,8 @@ pub async fn verify(finished: &Finished<'_>) -> Result<Verdict> {
     let mut sinks = Vec::new();
     for expected in outcome.sinks {
         match compare(expected, finished).await? {
-            Ok(mut sink) => {
+            Ok((mut sink, files)) => {
+                notes.extend(laid_otherwise(&sink.uid, files));
                 let doubt = doubts.of_uid(&nodes, &sink.uid);
                 sink.unjudged = doubt
                     .filter(|doubt| !sink.difference.is_none() && doubt.explains(&sink.difference))
@@ -191,7 +193,7 @@ async fn limit_sinks(oracle: &mut Oracle<'_>, surroundings: &Surroundings) -> Re
 async fn compare(
     expected: Expected<'_>,
     finished: &Finished<'_>,
-) -> Result<Result<SinkVerdict, String>> {
+) -> Result<Result<(SinkVerdict, Files), String>> {
     let Expected {
         uid,
         spec,
@@ -215,7 +217,7 @@ async fn compare(
     if let Some(fetched) = &fetched {
         published.root.clone_from(&fetched.root);
     }
-    let files_n = published
+    let files = published
         .read(&mut |row, sign| {
             if let Some(bad) = bad {
                 bad.settle(row);
@@ -229,13 +231,26 @@ async fn compare(
         .iter()
         .map(|sample| show::sample(sample, &spec.input))
         .collect();
-    Ok(Ok(SinkVerdict {
+    let verdict = SinkVerdict {
         uid: uid.to_owned(),
-        files_n,
+        files_n: files.files_n,
         difference,
         unjudged: None,
         samples,
-    }))
+    };
+    Ok(Ok((verdict, files)))
+}
+
+fn laid_otherwise(uid: &str, files: Files) -> Option<String> {
+    let laid_otherwise_n = files.laid_otherwise_n;
+    let (files, lie) = match laid_otherwise_n {
+        0 => return None,
+        1 => ("file", "lies"),
+        _ => ("files", "lie"),
+    };
+    Some(format!(
+        "{laid_otherwise_n} {files} of `{uid}` {lie} in folders of another `partitionBy` than the document's"
+    ))
 }
 
 impl fmt::Display for Verdict {

@@ -6,6 +6,7 @@
 //! `head`, `manifests/…`, `plans/…`, `parts/…`, `late/…`, `savepoints/…`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +127,20 @@ pub enum CheckpointKind {
     Stop,
     /// All sources ended and the last windows fired.
     Final,
+}
+
+impl fmt::Display for CheckpointKind {
+    /// The word that a manifest writes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Initial => "Initial",
+            Self::Ordinary => "Ordinary",
+            Self::HandOver => "HandOver",
+            Self::Savepoint => "Savepoint",
+            Self::Stop => "Stop",
+            Self::Final => "Final",
+        })
+    }
 }
 
 /// Everything a job is at one barrier.

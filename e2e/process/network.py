@@ -1,6 +1,6 @@
 """Partitions and loss between real processes, each in a network namespace of its own.
 
-    network.py [--scenario full,one-way,coordinator,pair,loss,slow] [--seconds 4] [--binary PATH]
+    network.py [--scenario full,one-way,coordinator,pair,loss,slow,delay,reset] [--seconds 4] [--binary PATH]
 
 A coordinator and three task managers of the clicks job live in four namespaces on one bridge. While
 the job runs, one task manager's network is cut or thinned for some seconds, and then let go:
@@ -11,15 +11,20 @@ the job runs, one task manager's network is cut or thinned for some seconds, and
   pair         it and one other task manager do not reach each other; both reach the coordinator
   loss         30 % of what is said to it is lost
   slow         its link carries 2 Mbit/s (tbf)
+  delay        what it says and hears takes 100 to 200 ms longer (toxiproxy)
+  reset        each of its connections, new ones too, is reset (toxiproxy)
 
 The others must publish again within the bound printed beside each scenario, the job must end with
 exit code 0, and `streamforge verify` must find no difference. Exit 0 when all was so.
 
-Needs root, `ip`, `tc` and `nft`; fails and says so where namespaces cannot be made. Touches no network
+Under delay and reset all connections of all task managers go through a proxy in a fifth namespace, from the
+beginning on. Needs root, `ip`, `tc`, `nft` and toxiproxy; fails and says so where namespaces cannot be made. Touches no network
 but its own.
 """
 
 import argparse
+import contextlib
+import json
 import os
 import pathlib
 import re
@@ -32,10 +37,14 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TASK_MANAGERS = 3
 COORDINATOR = "10.203.7.1"
+PROXY = "10.203.7.2"
 PORT = 7100
+EXCHANGE_PORT = 7200
+CACHE = pathlib.Path(os.environ.get("STREAMFORGE_CACHE", pathlib.Path.home() / ".cache/streamforge"))
 # From the beginning of the fault to the next published file, in seconds. A silent peer is found after
 # failureDetection.timeout; the new epoch restores a small state.
-BOUNDS = {"full": 10, "one-way": 10, "coordinator": 10, "pair": 10, "loss": 30, "slow": 30}
+BOUNDS = {"full": 10, "one-way": 10, "coordinator": 10, "pair": 10, "loss": 30, "slow": 30, "delay": 10, "reset": 10}
+PROXIED = ("delay", "reset")
 END_SECONDS_MAX = 180
 
 DOCUMENT = """
@@ -93,6 +102,7 @@ class Network:
             run("ip", "-n", self.switch, "link", "add", "br0", "type", "bridge")
             run("ip", "-n", self.switch, "link", "set", "br0", "up")
             self.coordinator = self.host("co", COORDINATOR)
+            self.proxy = self.host("px", PROXY)
             self.task_managers = [self.host(f"t{n}", address(n)) for n in range(1, TASK_MANAGERS + 1)]
         except BaseException:
             self.__exit__()
@@ -151,10 +161,89 @@ def address(n):
     return f"10.203.7.{10 + n}"
 
 
+def proxied_address(n):
+    """Where the others reach task manager `n` when proxies are between."""
+    return f"10.203.7.{30 + n}"
+
+
+class Proxies:
+    """One toxiproxy: two proxies for each task manager, to the coordinator and from the others."""
+
+    API = "http://127.0.0.1:8474"
+    TOXICS = {
+        "delay": {"type": "latency", "attributes": {"latency": 150, "jitter": 50}},
+        "reset": {"type": "reset_peer", "attributes": {"timeout": 0}},
+    }
+
+    def __init__(self, namespace, log):
+        programs = sorted(CACHE.glob("tools/bin/toxiproxy-*"))
+        if not programs:
+            raise Unable("toxiproxy is not installed: scripts/setup network")
+        self.namespace = namespace
+        for n in range(1, TASK_MANAGERS + 1):
+            run("ip", "-n", namespace, "address", "add", f"{proxied_address(n)}/24", "dev", "eth0")
+        self.process = subprocess.Popen(
+            ["ip", "netns", "exec", namespace, str(programs[-1])],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+        give_up = time.monotonic() + 30
+        while not self.is_up():
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                self.kill()
+                raise Unable("toxiproxy does not start")
+            time.sleep(0.02)
+        for n in range(1, TASK_MANAGERS + 1):
+            self.add(f"to-coordinator-{n}", f"{PROXY}:{PORT + n}", f"{COORDINATOR}:{PORT}")
+            port = EXCHANGE_PORT
+            self.add(f"to-{n}", f"{proxied_address(n)}:{port}", f"{address(n)}:{port}")
+
+    def is_up(self):
+        try:
+            self.ask("GET", "/version")
+        except Unable:
+            return False
+        return True
+
+    def ask(self, method, path, body=None):
+        """The API listens where only its own namespace reaches it."""
+        program = ["ip", "netns", "exec", self.namespace, sys.executable, "-c", ASK, method, self.API + path]
+        run(*program, json.dumps(body) if body is not None else "")
+
+    def add(self, name, listen, upstream):
+        self.ask("POST", "/proxies", {"name": name, "listen": listen, "upstream": upstream, "enabled": True})
+
+    def links(self, n):
+        return (f"to-coordinator-{n}", f"to-{n}")
+
+    def fault(self, scenario, n):
+        for link in self.links(n):
+            for stream in ("upstream", "downstream"):
+                toxic = {"name": stream, "stream": stream, **self.TOXICS[scenario]}
+                self.ask("POST", f"/proxies/{link}/toxics", toxic)
+
+    def heal(self, n):
+        for link in self.links(n):
+            for stream in ("upstream", "downstream"):
+                self.ask("DELETE", f"/proxies/{link}/toxics/{stream}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+# One request to toxiproxy, whose API refuses what looks like a browser.
+ASK = """
+import sys, urllib.request
+method, url, body = sys.argv[1:]
+request = urllib.request.Request(url, body.encode() or None, {"User-Agent": "streamforge"}, method=method)
+urllib.request.urlopen(request, timeout=10)
+"""
+
+
 class Job:
     """The processes of one scenario."""
 
-    def __init__(self, folder, binary, network):
+    def __init__(self, folder, binary, network, is_proxied):
         self.folder = folder
         self.binary = binary
         self.processes = {}
@@ -165,9 +254,11 @@ class Job:
         )
         worker = binary.with_name("streamforge-taskmanager")
         for n, namespace in enumerate(network.task_managers, 1):
+            coordinator = f"{PROXY}:{PORT + n}" if is_proxied else listen
             self.start(
                 namespace, f"tm-{n}", worker, "--name", f"tm-{n}", "--slots", 2,
-                "--coordinator", listen, "--listen", f"{address(n)}:7200",
+                "--coordinator", coordinator, "--listen", f"{address(n)}:{EXCHANGE_PORT}",
+                "--advertise", proxied_address(n) if is_proxied else address(n),
             )  # fmt: skip
 
     def start(self, namespace, name, *command):
@@ -220,20 +311,32 @@ class Job:
 def play(scenario, binary, seconds):
     """Plays one scenario; returns what to print."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"sf-{scenario}-"))
-    with Network() as network:
-        job = Job(folder, binary, network)
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(Network())
+        proxies = None
+        if scenario in PROXIED:
+            log = stack.enter_context(open(folder / "toxiproxy.log", "w"))
+            proxies = Proxies(network.proxy, log)
+            stack.callback(proxies.kill)
+        job = Job(folder, binary, network, proxies is not None)
         try:
             for _ in range(3):
                 job.await_output(60)
             victim = network.task_managers[-1]
-            network.fault(scenario, victim)
+            if proxies is None:
+                network.fault(scenario, victim)
+            else:
+                proxies.fault(scenario, TASK_MANAGERS)
             # Whatever was on its way is published at once; the recovery shows in what comes after
             # the fault has been noticed.
             began = time.monotonic()
             longest = 0
             while time.monotonic() - began < seconds:
                 longest = max(longest, job.await_output(BOUNDS[scenario]))
-            network.heal(scenario, victim)
+            if proxies is None:
+                network.heal(scenario, victim)
+            else:
+                proxies.heal(TASK_MANAGERS)
             job.await_output(BOUNDS[scenario])
             job.finish()
         except (AssertionError, subprocess.TimeoutExpired) as error:

@@ -7,6 +7,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use kube::core::Request;
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -118,9 +119,15 @@ where
     let Some(found) = api.get_metadata_opt(&object.name_any()).await? else {
         return Ok(true);
     };
+    Ok(is_child(&found.metadata, job))
+}
+
+/// Whether something is the job's, or that of an earlier one of its name.
+#[must_use]
+pub fn is_child(metadata: &ObjectMeta, job: &StreamJob) -> bool {
     let (name, kind) = (job.name_any(), StreamJob::kind(&()));
-    let mut owners = found.metadata.owner_references.iter().flatten();
-    Ok(owners.any(|owner| owner.kind == kind && owner.name == name))
+    let mut owners = metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.kind == kind && owner.name == name)
 }
 
 /// Whether an error says that the object is not there.

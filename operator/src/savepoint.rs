@@ -451,6 +451,7 @@ impl Pass<'_> {
                 client: &self.context.client,
                 namespace: &namespace,
                 work_dir: &self.context.work_dir,
+                settings: &self.context.settings,
                 proven: &self.context.proven,
                 users: &self.context.users,
                 user: &user,

@@ -64,9 +64,15 @@ impl Settings {
     /// shared with them.
     #[must_use]
     pub fn may_use(&self, namespace: &str, place: &S3Place) -> bool {
-        let shared = &self.shared_stores;
         let own = place.access.credentials_secret.as_deref();
-        own.is_some_and(is_secret_name) || shared.iter().any(|store| store.covers(namespace, place))
+        own.is_some_and(is_secret_name) || self.is_shared(namespace, place)
+    }
+
+    /// Whether jobs of this namespace may use a place as the operator.
+    #[must_use]
+    pub fn is_shared(&self, namespace: &str, place: &S3Place) -> bool {
+        let shared = &self.shared_stores;
+        shared.iter().any(|store| store.covers(namespace, place))
     }
 }
 

@@ -548,7 +548,16 @@ fn failed(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
     }
     let is_edited = wanted.generation != record.generation && is_wanted(wanted, record);
     if asked || is_edited {
-        let again = begun(wanted, &rewound(wanted, record));
+        let rewound = rewound(wanted, record);
+        let again = if is_wanted(wanted, record) {
+            begun(wanted, &rewound)
+        } else {
+            // What was rolled back is not what is started again.
+            Record {
+                state: State::Active,
+                ..rewound
+            }
+        };
         return Step::Write(answered(wanted, again));
     }
     Step::Wait

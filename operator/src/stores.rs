@@ -5,7 +5,9 @@
 //! resource: a job that was deleted and created again never reads what another one wrote.
 //!
 //! Credentials are read from the one Secret that the document names, and kept as files in a folder in
-//! memory, never anywhere else. A coordinator's store has them read anew when they are refused.
+//! memory, never anywhere else. A coordinator's store has them read anew when they are refused. A Secret without
+//! keys leaves it to the environment to say who we are: that is the operator's own identity, which only
+//! those may use with whom a place is shared.
 
 mod bounded;
 mod renewed;
@@ -29,9 +31,12 @@ use self::bounded::Bounded;
 use self::renewed::Renewed;
 use crate::apply::is_out_of_reach;
 use crate::credentials::{self, Users};
+use crate::settings::Settings;
 
 /// What is read of a Secret, and how much of each at most: the folder is in memory.
-const KEYS: [&str; 4] = ["accessKeyId", "secretAccessKey", "sessionToken", "ca.crt"];
+const KEYS: [&str; 4] = [ID, SECRET, "sessionToken", "ca.crt"];
+const ID: &str = "accessKeyId";
+const SECRET: &str = "secretAccessKey";
 const KEY_BYTES_MAX: usize = 256 << 10;
 
 /// Why a job's store cannot be used.
@@ -134,6 +139,8 @@ pub struct Opener<'a> {
     pub namespace: &'a str,
     /// A folder in memory.
     pub work_dir: &'a Path,
+    /// Which places are shared.
+    pub settings: &'a Settings,
     /// What is known of servers.
     pub proven: &'a Proven,
     /// Who uses which credentials.
@@ -160,7 +167,7 @@ impl Opener<'_> {
         let Some(name) = place.access.credentials_secret.clone() else {
             return Ok(opened);
         };
-        let (api, folder) = (self.api(), secrets.join(&name));
+        let (api, folder, keyless) = (self.api(), secrets.join(&name), self.keyless(place));
         let users = Arc::clone(self.users);
         let read = move || {
             let (api, name, folder) = (api.clone(), name.clone(), folder.clone());
@@ -168,7 +175,7 @@ impl Opener<'_> {
             // Without an answer what was read before is all there is.
             let read = async move {
                 let secret = api.get(&name).await;
-                secret.map(|secret| keep_within(&users, &folder, &secret))
+                secret.map(|secret| keep_within(&users, &folder, &secret, keyless))
             };
             read.map(|kept| matches!(kept, Ok(Ok(true)))).boxed()
         };
@@ -211,9 +218,18 @@ impl Opener<'_> {
         deleted.map_err(|source| failed(place, source))
     }
 
+    fn keyless(&self, place: &S3Place) -> Keyless {
+        if self.settings.is_shared(self.namespace, place) {
+            Keyless::Allowed
+        } else {
+            Keyless::Refused
+        }
+    }
+
     /// The folder of secrets for this place, with the one that it names.
     async fn secrets(&self, place: &S3Place) -> Result<PathBuf, Error> {
-        let folder = credentials::folder_of(self.work_dir, self.namespace);
+        let keyless = self.keyless(place);
+        let folder = keyless.folder(credentials::folder_of(self.work_dir, self.namespace));
         let Some(name) = &place.access.credentials_secret else {
             return Ok(folder);
         };
@@ -229,7 +245,7 @@ impl Opener<'_> {
                 return Err(Error::Secret { name, source });
             }
         };
-        let kept = keep_within(self.users, &folder.join(name), &secret);
+        let kept = keep_within(self.users, &folder.join(name), &secret, keyless);
         kept.map_err(|source| Error::Keep {
             name: name.clone(),
             folder: folder.clone(),
@@ -246,18 +262,57 @@ fn failed(place: &S3Place, source: streamforge_store::Error) -> Error {
     }
 }
 
+/// What becomes of a Secret without keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keyless {
+    /// Nothing of it is kept: whoever opens the store is told which key is missing.
+    Refused,
+    /// The operator may be who it is.
+    Allowed,
+}
+
+impl Keyless {
+    /// Apart: the same Secret may be named for both kinds of places. No namespace has a name with a `+`.
+    fn folder(self, of_namespace: PathBuf) -> PathBuf {
+        match self {
+            Self::Refused => of_namespace,
+            Self::Allowed => {
+                let mut name = of_namespace.into_os_string();
+                name.push("+shared");
+                name.into()
+            }
+        }
+    }
+}
+
 /// Keeps a Secret as [`keep`] does, if there is room for it.
-fn keep_within(users: &Users, folder: &Path, secret: &Secret) -> io::Result<bool> {
-    users.put(folder, sizes(secret), || keep(folder, secret))
+fn keep_within(
+    users: &Users,
+    folder: &Path,
+    secret: &Secret,
+    keyless: Keyless,
+) -> io::Result<bool> {
+    users.put(folder, sizes(secret), || keep(folder, secret, keyless))
 }
 
 /// Writes each key of a Secret to a file that nobody else reads. Says whether they were others before.
-fn keep(folder: &Path, secret: &Secret) -> io::Result<bool> {
+fn keep(folder: &Path, secret: &Secret, keyless: Keyless) -> io::Result<bool> {
     std::fs::create_dir_all(folder)?;
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
+    let has = |key: &str| {
+        let data = secret.data.as_ref();
+        data.is_some_and(|data| data.contains_key(key))
+    };
+    let is_none = keyless == Keyless::Refused && !has(ID) && !has(SECRET);
+    // Certificates without keys must be there at no moment: the last to come, and the first to go.
+    let mut keys = KEYS;
+    if is_none {
+        keys.reverse();
+    }
     let mut is_new = false;
-    for key in KEYS {
+    for key in keys {
         let value = secret.data.as_ref().and_then(|data| data.get(key));
+        let value = value.filter(|_| !is_none);
         let value = value.filter(|value| value.0.len() <= KEY_BYTES_MAX);
         let before = std::fs::read(folder.join(key)).ok();
         if before.as_ref() == value.map(|value| &value.0) {
@@ -336,9 +391,16 @@ mod tests {
     fn of_a_replaced_secret_nothing_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let old = [("accessKeyId", "a"), ("sessionToken", "s"), ("other", "o")];
-        keep(folder.path(), &secret(&old)).unwrap();
+        keep(folder.path(), &secret(&old), Keyless::Refused).unwrap();
 
-        assert!(keep(folder.path(), &secret(&[("accessKeyId", "b")])).unwrap());
+        assert!(
+            keep(
+                folder.path(),
+                &secret(&[("accessKeyId", "b")]),
+                Keyless::Refused
+            )
+            .unwrap()
+        );
 
         let files = std::fs::read_dir(folder.path()).unwrap().flatten();
         let files: Vec<_> = files.map(|it| it.file_name()).collect();
@@ -351,13 +413,53 @@ mod tests {
         let place = folder.path().join("ns/s3");
         let secret = secret(&[("accessKeyId", "key")]);
 
-        assert!(keep(&place, &secret).unwrap());
-        assert!(!keep(&place, &secret).unwrap(), "the same again");
+        assert!(keep(&place, &secret, Keyless::Refused).unwrap());
+        assert!(
+            !keep(&place, &secret, Keyless::Refused).unwrap(),
+            "the same again"
+        );
 
         let file = place.join("accessKeyId");
         assert_eq!(std::fs::read(&file).unwrap(), b"key");
         let mode = std::fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1);
+    }
+
+    /// Else whoever may write a Secret would use buckets as the operator.
+    #[tokio::test]
+    async fn secret_without_keys_is_no_way_to_the_operators_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut place = place(&spec("s3://bucket/jobs"), "uid-1", 0).unwrap();
+        place.access.credentials_secret = Some("s3".to_owned());
+        let own = Keyless::Refused.folder(folder.path().join("ns"));
+        let shared = Keyless::Allowed.folder(folder.path().join("ns"));
+        let certificates = [("ca.crt", "certificates")];
+        let both = [certificates[0], (ID, "id"), (SECRET, "key")];
+        let files = |folder: &Path| std::fs::read_dir(folder.join("s3")).unwrap().count();
+        keep(&own.join("s3"), &secret(&both), Keyless::Refused).unwrap();
+        assert_eq!(files(&own), 3);
+
+        // It is replaced by one that has none.
+        assert!(keep(&own.join("s3"), &secret(&certificates), Keyless::Refused).unwrap());
+        keep(&shared.join("s3"), &secret(&certificates), Keyless::Allowed).unwrap();
+
+        assert_eq!(files(&own), 0);
+        assert_eq!(files(&shared), 1);
+        let opened = S3Store::connect(&place, Some(&own), streamforge_store::s3::Limits::default());
+        let error = opened.await.expect_err("it says nothing of who we are");
+        let said = with_sources(&error);
+        assert!(said.contains("has no key accessKeyId"), "{said}");
+    }
+
+    fn with_sources(error: &dyn std::error::Error) -> String {
+        let mut said = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            said.push_str(": ");
+            said.push_str(&error.to_string());
+            source = error.source();
+        }
+        said
     }
 }

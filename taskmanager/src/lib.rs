@@ -8,6 +8,7 @@ pub mod attempt;
 pub mod budget;
 pub mod clock;
 pub mod exchange;
+pub mod file_size;
 pub mod inbox;
 pub mod manager;
 pub mod metrics;

@@ -18,6 +18,7 @@ use streamforge_core::messages::TaskManagerId;
 use streamforge_proto::metrics::http;
 use streamforge_proto::tls::Tls;
 use streamforge_taskmanager::exchange::{Config as ExchangeConfig, Exchange};
+use streamforge_taskmanager::file_size::fail_writes_beyond_limit;
 use streamforge_taskmanager::metrics::Metrics;
 use streamforge_taskmanager::session::{self, SessionConfig};
 use tokio::signal::unix::{SignalKind, signal};
@@ -120,6 +121,7 @@ fn run(args: Args) -> Result<String> {
     {
         return Ok("the process that started it has ended".to_owned());
     }
+    fail_writes_beyond_limit().context("handle the signal of files that are too large")?;
     let tls = certificates(&args)?;
     let exchange = Exchange::start(ExchangeConfig {
         listen: args.listen,

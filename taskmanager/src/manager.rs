@@ -194,7 +194,8 @@ impl Manager {
                 if self.newest.admits(&stamp) {
                     self.on_command(&stamp, command);
                 } else {
-                    tracing::warn!(?stamp, "command of an older coordinator or attempt refused");
+                    let (generation, epoch) = (stamp.generation, stamp.epoch);
+                    tracing::warn!(%generation, %epoch, "command of an older coordinator or attempt refused");
                 }
             }
             Request::Describe(answer) => {

@@ -1,4 +1,5 @@
-//! What a coordinator hears of loading and uploading: that it gets on, and that it panicked.
+//! What a coordinator hears of loading and uploading: that it gets on, that it panicked, and that the store
+//! is away.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -18,7 +19,7 @@ use streamforge_core::messages::{
     Command, Deployment, Event, Place, Stamp, TaskManagerId, TaskSnapshot,
 };
 use streamforge_store::{
-    Condition, MemoryStore, ObjectMeta, ObjectStore, Put, Result, StoredObject,
+    Condition, Error, MemoryStore, ObjectMeta, ObjectStore, Put, Result, StoredObject,
 };
 use streamforge_taskmanager::manager::{self, Context};
 use streamforge_taskmanager::metrics::Metrics;
@@ -47,6 +48,8 @@ spec:
 struct Buggy {
     inner: MemoryStore,
     panics: AtomicBool,
+    /// It is away: parts are not taken.
+    refuses: AtomicBool,
     /// Reads of parts that are answered; `None`: all are.
     answers: Mutex<Option<Arc<Semaphore>>>,
 }
@@ -75,6 +78,12 @@ impl ObjectStore for Buggy {
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<Put> {
         self.touch(key);
+        if key.starts_with("parts/") && self.refuses.load(Ordering::Relaxed) {
+            return Err(Error::NotFound {
+                key: key.to_owned(),
+                location: self.location(),
+            });
+        }
         self.inner.put(key, bytes, condition).await
     }
 
@@ -103,6 +112,10 @@ struct Rig {
 
 impl Rig {
     fn start() -> Self {
+        Self::start_with(DOCUMENT)
+    }
+
+    fn start_with(document: &str) -> Self {
         let store = Arc::new(Buggy::default());
         let context = Context {
             me: me(),
@@ -119,7 +132,7 @@ impl Rig {
         let (commands, to_manager) = mpsc::channel(8);
         let (from_manager, events) = mpsc::channel(64);
         tokio::spawn(manager::run(context, to_manager, from_manager));
-        let loaded = streamforge_plan::load(DOCUMENT, "loading.yaml").unwrap();
+        let loaded = streamforge_plan::load(document, "loading.yaml").unwrap();
         Self {
             store,
             commands,
@@ -193,6 +206,38 @@ impl Rig {
             }
         }
         Ok(acks)
+    }
+
+    /// Takes a checkpoint; why it was declined, if it was.
+    async fn try_checkpoint(&mut self) -> Option<String> {
+        let of = CheckpointId::from_stored(self.next_id);
+        let kind = CheckpointKind::Ordinary;
+        self.next_id += 1;
+        self.say(Command::Checkpoint { id: of, kind }).await;
+        let mut acks_n = 0;
+        while acks_n < self.graph.stages.len() {
+            match self.hear().await {
+                Event::Ack(ack) if ack.id == of => acks_n += 1,
+                Event::Declined { id, reason, .. } if id == of => {
+                    self.say(Command::Abort { id }).await;
+                    return Some(reason);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Waits until so many rows are read.
+    async fn read(&mut self, rows_n: u64) {
+        loop {
+            if let Event::Progress(progress) = self.hear().await {
+                let read = progress.counters.values().map(|it| it.rows_in).max();
+                if read.unwrap_or_default() >= rows_n {
+                    return;
+                }
+            }
+        }
     }
 
     fn manifest(&self, acks: Vec<TaskSnapshot>) -> Manifest {
@@ -311,4 +356,27 @@ async fn coordinator_hears_that_loading_gets_on_and_of_panics_beside_the_tasks()
     // While it loads.
     rig.deploy(Some(manifest)).await;
     check_panicked(&rig.hear().await);
+}
+
+/// What was sealed meanwhile is turned into rows although it could not be written: two tables that are not
+/// keep all later checkpoints from being taken, and nothing else turns them into rows before their windows
+/// fire, in a year here.
+#[tokio::test(flavor = "multi_thread")]
+async fn checkpoints_are_taken_again_when_a_store_that_was_away_is_back() {
+    let mut rig = Rig::start_with(&DOCUMENT.replace("users: 5", "users: 1000000"));
+    rig.deploy(None).await;
+    let Event::Prepared { splits } = rig.hear().await else {
+        panic!("it loads nothing");
+    };
+    rig.run(splits).await;
+    // So many groups that the tables of the next moments are not merged with theirs.
+    rig.read(20_000).await;
+    rig.store.refuses.store(true, Ordering::Relaxed);
+    for n in 0..8 {
+        let declined = rig.try_checkpoint().await;
+        assert!(declined.is_some(), "try {n}: the store is away");
+    }
+    rig.store.refuses.store(false, Ordering::Relaxed);
+
+    assert_eq!(rig.try_checkpoint().await, None);
 }

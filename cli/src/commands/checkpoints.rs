@@ -124,7 +124,7 @@ fn list(kept: Vec<Kept>) -> String {
 fn line(manifest: &Manifest) -> Vec<String> {
     vec![
         manifest.id.to_string(),
-        format!("{:?}", manifest.kind),
+        manifest.kind.to_string(),
         time(manifest.time_ms),
         format!("{} ms", manifest.duration_ms),
         manifest.parallelism.to_string(),
@@ -185,7 +185,7 @@ pub fn bytes(bytes: u64) -> String {
 
 fn show(manifest: &Manifest) -> String {
     let mut text = format!(
-        "checkpoint   {} ({:?}), generation {}, epoch {}\njob          {}\ntime         {}, took {} ms\n\
+        "checkpoint   {} ({}), generation {}, epoch {}\njob          {}\ntime         {}, took {} ms\n\
          parallelism  {} of {}\nstate        {}\n",
         manifest.id,
         manifest.kind,

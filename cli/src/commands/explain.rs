@@ -16,6 +16,6 @@ pub fn run(args: &ExplainArgs) -> Result<Outcome> {
         ExplainOutput::Json => streamforge_plan::explain_json(loaded),
         ExplainOutput::Dot => streamforge_plan::explain_dot(loaded),
     };
-    document::print_problems(&loaded.notes);
+    document::print_notes(&loaded.notes);
     print(&printable(&text))
 }

@@ -4,7 +4,6 @@
 //! progress. Decides nothing about the job. Start at: [`run`].
 
 use std::io::IsTerminal as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +29,7 @@ use crate::changes::changes;
 use crate::document::{self, Document};
 use crate::exit::{Outcome, printable};
 use crate::hosting::Hosting;
+use crate::left::say_what_is_left;
 use crate::metrics;
 use crate::progress::{Meter, log_line, view};
 use crate::screen::Screen;
@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
         && !(prints(&document) && std::io::stdout().is_terminal());
     let quiet = live || args.progress == ProgressMode::None;
     start_log(&screen, &document.loaded.spec, quiet);
-    document::print_problems(&document.loaded.notes);
+    document::print_notes(&document.loaded.notes);
     let shown = Shown {
         screen,
         mode: args.progress,
@@ -89,23 +89,6 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
     // A thread that hangs in a system call must not keep the process.
     runtime.shutdown_timeout(END_WITHIN);
     outcome
-}
-
-/// A new job knows nothing of what earlier ones published, and deletes nothing.
-fn say_what_is_left(spec: &StreamJobSpec) {
-    for sink in &spec.sinks {
-        let Some(file) = &sink.file else { continue };
-        let files_n = published_files(Path::new(&file.path));
-        if files_n > 0 {
-            let files = if files_n == 1 { "file" } else { "files" };
-            eprintln!(
-                "note: {} holds {files_n} {files} that earlier runs published; the new rows of `{}` \
-                 come beside them. Whoever wants only the new ones stops this run, moves the folder \
-                 away and starts again with --fresh",
-                file.path, sink.name
-            );
-        }
-    }
 }
 
 /// A document that is not the one that ran is taken as far as it can be.
@@ -136,25 +119,6 @@ async fn say_what_changed(
     for change in changes(&ran.graph, graph) {
         eprintln!("note: {}", printable(&change));
     }
-}
-
-/// Visible files below an output folder whose names are those of published ones.
-fn published_files(folder: &Path) -> usize {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return 0;
-    };
-    let count = |entry: std::fs::DirEntry| {
-        let name = entry.file_name();
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        match name.to_str() {
-            Some(name) if is_folder && !name.starts_with(['.', '_']) => {
-                published_files(&entry.path())
-            }
-            Some(name) if !is_folder && name.starts_with("part-") => 1,
-            _ => 0,
-        }
-    };
-    entries.flatten().map(count).sum()
 }
 
 /// Whether rows go to stdout.
@@ -206,7 +170,7 @@ async fn run_job(
     // A store that cannot be read is the coordinator's to report.
     let is_new = store.get(HEAD_KEY).await.is_ok_and(|head| head.is_none());
     if args.fresh || is_new {
-        say_what_is_left(&loaded.spec);
+        say_what_is_left(&graph, args.place.secrets.as_deref(), args.fresh).await;
     }
     if !is_new {
         say_what_changed(&store, document, &graph, args.rewind_to.is_some()).await;

@@ -2,36 +2,34 @@
 
 use anyhow::Result;
 use serde_json::json;
+use streamforge_plan::Mistaken;
 
 use super::print;
 use crate::args::{TextOrJson, ValidateArgs};
-use crate::document::{check, print_problems};
-use crate::exit::{Outcome, WrongDocument};
+use crate::document::{check, mistakes, print_mistakes};
+use crate::exit::{Outcome, and_notes};
 
 /// Runs the command.
 pub fn run(args: &ValidateArgs) -> Result<Outcome> {
-    let checked = check(&args.document, &[])?;
-    let empty = Vec::new();
-    let (problems, notes) = match &checked {
-        Ok(document) => (&empty, &document.loaded.notes),
-        Err(problems) => (problems, &empty),
+    let found = match check(&args.document, &[])? {
+        Ok(document) => Mistaken {
+            problems: Vec::new(),
+            notes: document.loaded.notes,
+        },
+        Err(mistaken) => mistaken,
     };
+    let Mistaken { problems, notes } = &found;
     match args.output {
         TextOrJson::Json => {
             let report = json!({"problems": problems, "notes": notes});
             print(&format!("{}\n", serde_json::to_string_pretty(&report)?))?;
         }
-        TextOrJson::Text => {
-            print_problems(problems);
-            print_problems(notes);
-        }
+        TextOrJson::Text => print_mistakes(&found),
     }
     if problems.is_empty() {
-        eprintln!("{}: no mistakes", args.document.job.display());
+        let file = args.document.job.display();
+        eprintln!("{file}: no mistakes{}", and_notes(notes.len()));
         return Ok(Outcome::Done);
     }
-    Err(WrongDocument {
-        problems_n: problems.len(),
-    }
-    .into())
+    Err(mistakes(&found).into())
 }

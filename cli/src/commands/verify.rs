@@ -1,8 +1,9 @@
 //! `streamforge verify`: the oracle, applied to the store and the files of a finished job.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 use streamforge_core::frame::LATE_LOG;
+use streamforge_core::job_graph::{JobGraph, Operator, OperatorKind};
 use streamforge_core::manifest::Manifest;
 use streamforge_host::history::History;
 use streamforge_taskmanager::connectors::registry::Surroundings;
@@ -12,7 +13,7 @@ use crate::args::{TextOrJson, VerifyArgs};
 use crate::document;
 use crate::exit::Outcome;
 use crate::store::StorePlace;
-use crate::verify::{Answer, Finished, Verdict, verify};
+use crate::verify::{Answer, CannotJudge, Finished, Verdict, verify};
 
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<Outcome> {
@@ -38,6 +39,7 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
         let ran = history.plan(&history.head.plan).await?;
         if ran.graph != graph {
             eprintln!("note: the document is not the one that ran; what it says now is verified");
+            check_sources(&ran.graph, &graph)?;
         }
         let manifests = manifests(&history).await?;
         let mut late_log = Vec::new();
@@ -75,6 +77,19 @@ pub fn run(args: &VerifyArgs) -> Result<Outcome> {
         Answer::Unjudged => Outcome::Unjudged,
         Answer::Different => Outcome::Different,
     })
+}
+
+/// A source that is new has read nothing: its rows would be told as missing.
+fn check_sources(ran: &JobGraph, now: &JobGraph) -> Result<()> {
+    let is_source = |it: &&Operator| matches!(it.kind, OperatorKind::Source(_));
+    let all = |graph| JobGraph::operators(graph).map(|(_, operator)| operator);
+    for source in all(now).filter(is_source) {
+        if !all(ran).any(|before| before.uid == source.uid) {
+            let name = &source.node;
+            return Err(anyhow!("the job had no source `{name}`").context(CannotJudge));
+        }
+    }
+    Ok(())
 }
 
 /// All manifests that are kept, oldest first.

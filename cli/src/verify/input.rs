@@ -1,21 +1,53 @@
 //! Reading a job's input a second time.
 //!
-//! Owns: opening the readers of the connectors once more, over all splits, in one subtask, and making
-//! sure that the splits are those the job has read, and its files as it has read them.
+//! Owns: opening the readers of the connectors once more, over the splits that the job has read, in one subtask,
+//! and making sure that its files are as it has read them. Files that it has not read are left out, and named.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 use streamforge_core::job_graph::{Operator, OperatorKind, SourceSpec};
 use streamforge_core::manifest::{Manifest, SplitState};
-use streamforge_taskmanager::connectors::files::identity::Touch;
+use streamforge_taskmanager::connectors::files::identity::{self, Touch};
 use streamforge_taskmanager::connectors::files::source::ReaderPlace;
 use streamforge_taskmanager::connectors::files::split::{at_start, describe};
 use streamforge_taskmanager::connectors::registry::{self, Surroundings};
 use streamforge_taskmanager::engine::batch::StreamBatch;
+use streamforge_taskmanager::engine::error::{Error as EngineError, Recovery};
 use streamforge_taskmanager::engine::source::{SourceBatch, SourceEvent};
 
 use super::oracle::Oracle;
+
+/// Files that a note names; more are counted.
+const NAMED_MAX: usize = 5;
+
+/// Nothing can be computed a second time. A context of the reason.
+#[derive(Clone, Copy, Debug)]
+pub struct CannotJudge;
+
+impl fmt::Display for CannotJudge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it cannot be judged, because its input cannot be read as the job read it")
+    }
+}
+
+/// Tells input that is gone for good from a system that refuses for now.
+fn judged(error: Error) -> Error {
+    let is_lasting = match (
+        error.downcast_ref(),
+        error.downcast_ref::<identity::Error>(),
+    ) {
+        (Some(error), _) => EngineError::recovery(error) == Recovery::Stop,
+        (_, Some(error)) => !error.retry(),
+        _ => false,
+    };
+    match is_lasting {
+        true => error.context(CannotJudge),
+        false => error,
+    }
+}
 
 /// Hands all rows of all sources to the oracle; answers what a person should know about the input.
 pub async fn read_all(
@@ -27,10 +59,11 @@ pub async fn read_all(
     let operators: Vec<&Operator> = oracle.nodes().iter().map(|node| node.operator).collect();
     for (idx, operator) in operators.into_iter().enumerate() {
         if let OperatorKind::Source(spec) = &operator.kind {
-            let touched = read_source(oracle, idx, (operator, spec, newest), surroundings)
+            let said = read_source(oracle, idx, (operator, spec, newest), surroundings)
                 .await
-                .with_context(|| format!("read the input of `{}`", operator.node))?;
-            notes.extend(touched);
+                .with_context(|| format!("read the input of `{}`", operator.node))
+                .map_err(judged)?;
+            notes.extend(said);
         }
     }
     Ok(notes)
@@ -47,20 +80,20 @@ async fn read_source(
         .get(&operator.uid)
         .map(Vec::as_slice)
         .unwrap_or_default();
-    let splits = match registry::rewound(spec, read)? {
-        Some(splits) => splits,
-        None => {
-            let listed = registry::open_enumerator(operator, spec, surroundings)?
-                .list()
-                .await?;
-            check_same(&listed, read, spec)?;
-            as_read(listed, read, spec)
-        }
-    };
     let mut notes = Vec::new();
-    if spec.connector.kind == "file" {
-        notes = touched_files(&splits)?;
-    }
+    let splits = if let Some(now) = registry::again::files_now(operator, spec, surroundings)? {
+        let splits: Vec<SplitState> = read.iter().cloned().map(at_start).collect();
+        notes.extend(left_out(&operator.node, now, &splits)?);
+        notes.extend(touched_files(&splits)?);
+        splits
+    } else if let Some(splits) = registry::rewound(spec, read)? {
+        splits
+    } else {
+        let mut enumerator = registry::open_enumerator(operator, spec, surroundings)?;
+        let listed = enumerator.list().await?;
+        check_same(&listed, read)?;
+        as_read(listed, read)
+    };
     let place = ReaderPlace {
         subtask: 0,
         parallelism: 1,
@@ -96,13 +129,8 @@ async fn read_source(
     }
 }
 
-/// The splits at their start, as the job found them: a file that grew is read to its length of then,
-/// one that shrank or changed is an error of the reader. Files that came to a watched folder one by
-/// one are splits of their own, whatever listing them again makes of them.
-fn as_read(now: Vec<SplitState>, read: &[SplitState], spec: &SourceSpec) -> Vec<SplitState> {
-    if spec.connector.kind == "file" {
-        return read.iter().cloned().map(at_start).collect();
-    }
+/// The splits at their start, as the job found them.
+fn as_read(now: Vec<SplitState>, read: &[SplitState]) -> Vec<SplitState> {
     let as_read = |split: SplitState| match read.iter().find(|then| then.split == split.split) {
         Some(then) => SplitState {
             description: then.description.clone(),
@@ -112,6 +140,35 @@ fn as_read(now: Vec<SplitState>, read: &[SplitState], spec: &SourceSpec) -> Vec<
         None => split,
     };
     now.into_iter().map(as_read).collect()
+}
+
+/// Files that the job did not read, though its path names them now: those came later, or the path is another.
+fn left_out(node: &str, now: Vec<PathBuf>, read: &[SplitState]) -> Result<Option<String>> {
+    let mut known = BTreeSet::new();
+    for split in read {
+        known.extend(describe(split)?.files.into_iter().map(|file| file.path));
+    }
+    let new = now.into_iter().filter(|path| !known.contains(path));
+    let new: Vec<PathBuf> = new.collect();
+    if new.is_empty() {
+        return Ok(None);
+    }
+    // A path may have been written in another way.
+    let same = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let known: BTreeSet<PathBuf> = known.iter().map(|path| same(path)).collect();
+    let new = new.iter().filter(|path| !known.contains(&same(path)));
+    let names: Vec<String> = new.map(|path| path.display().to_string()).collect();
+    let (named, more) = names.split_at(names.len().min(NAMED_MAX));
+    let more = match more.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let named = named.join(", ");
+    Ok((!names.is_empty()).then(|| {
+        format!(
+            "left out of the input of `{node}`, because the job did not read them: {named}{more}"
+        )
+    }))
 }
 
 /// Files whose time of change is another, though length, first and last bytes are the same.
@@ -134,21 +191,12 @@ fn touched_files(splits: &[SplitState]) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Files that came or went since the job ran would be told as missing or extra rows.
-fn check_same(now: &[SplitState], read: &[SplitState], spec: &SourceSpec) -> Result<()> {
-    let names = |splits: &[SplitState]| -> Result<BTreeSet<String>> {
-        let mut names = BTreeSet::new();
-        for split in splits {
-            if spec.connector.kind == "file" {
-                let files = describe(split)?.files.into_iter();
-                names.extend(files.map(|file| file.path.display().to_string()));
-            } else {
-                names.insert(split.split.0.clone());
-            }
-        }
-        Ok(names)
+/// Splits that came or went since the job ran would be told as missing or extra rows.
+fn check_same(now: &[SplitState], read: &[SplitState]) -> Result<()> {
+    let names = |splits: &[SplitState]| -> BTreeSet<String> {
+        splits.iter().map(|split| split.split.0.clone()).collect()
     };
-    let (now, read) = (names(now)?, names(read)?);
+    let (now, read) = (names(now), names(read));
     if let Some(new) = now.difference(&read).next() {
         bail!("{new} is there now and was not when the job ran");
     }

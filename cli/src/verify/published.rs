@@ -19,7 +19,7 @@ pub mod json;
 pub mod topic;
 mod value;
 
-/// Folder of staged, unpublished files.
+/// Folder of staged, unpublished files. It is of no column.
 const STAGING: &str = "_streamforge";
 
 /// What a NULL partition value is called.
@@ -37,13 +37,26 @@ pub struct Published<'a> {
     pub prefix: String,
     /// Columns of the rows.
     pub columns: &'a [Column],
-    /// Those that are folders instead.
+    /// Those that are folders instead, as the document says now. An earlier one may have said otherwise: each file
+    /// is read by the folders that it lies in.
     pub partition_by: Vec<String>,
     /// How bytes are rows.
     pub format: &'a Format,
     /// Whether rows have `_op`.
     pub changelog: ChangelogMode,
 }
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// All files.
+    pub files_n: usize,
+    /// Those in folders of another `partitionBy`.
+    pub laid_otherwise_n: usize,
+}
+
+/// A file, and the column and the text of each folder that it lies in.
+type Found = (PathBuf, Vec<(usize, String)>);
 
 impl<'a> Published<'a> {
     /// Of a sink of the kind `file`.
@@ -70,69 +83,77 @@ impl<'a> Published<'a> {
         })
     }
 
-    /// Hands every row with its sign to `row`; returns the number of files.
-    pub fn read(&self, row: &mut dyn FnMut(&mut [Cell], i64)) -> Result<usize> {
+    /// Hands every row with its sign to `row`.
+    pub fn read(&self, row: &mut dyn FnMut(&mut [Cell], i64)) -> Result<Files> {
         let mut files = Vec::new();
         if self.root.exists() {
             self.find(&self.root, &mut Vec::new(), &mut files)?;
         }
         files.sort();
+        let mut found = Files::default();
         for (path, folders) in &files {
             self.read_file(path, folders, row)
                 .with_context(|| format!("read {}", path.display()))?;
+            let name = |(idx, _): &(usize, String)| self.columns.get(*idx).map(|it| &it.name);
+            let is_laid_so = folders
+                .iter()
+                .map(name)
+                .eq(self.partition_by.iter().map(Some));
+            found.files_n += 1;
+            found.laid_otherwise_n += usize::from(!is_laid_so);
         }
-        Ok(files.len())
+        Ok(found)
     }
 
     fn find(
         &self,
         folder: &Path,
-        folders: &mut Vec<String>,
-        files: &mut Vec<(PathBuf, Vec<String>)>,
+        folders: &mut Vec<(usize, String)>,
+        files: &mut Vec<Found>,
     ) -> Result<()> {
         let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("list {}", folder.display()))?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.path().is_dir() {
-                if name != STAGING && folders.len() < self.partition_by.len() {
-                    folders.push(name);
-                    self.find(&entry.path(), folders, files)?;
-                    folders.pop();
+            if !entry.path().is_dir() {
+                if name.starts_with(&self.prefix) {
+                    files.push((entry.path(), folders.clone()));
                 }
-            } else if folders.len() == self.partition_by.len() && name.starts_with(&self.prefix) {
-                files.push((entry.path(), folders.clone()));
+            } else if let Some((idx, text)) = self.partition_of(&name)
+                && folders.iter().all(|(other, _)| *other != idx)
+            {
+                folders.push((idx, text.to_owned()));
+                self.find(&entry.path(), folders, files)?;
+                folders.pop();
             }
         }
         Ok(())
     }
 
+    /// The column and the text of a partition's folder; `None`: it is another folder.
+    fn partition_of<'f>(&self, folder: &'f str) -> Option<(usize, &'f str)> {
+        let (column, text) = folder.split_once('=')?;
+        let column = percent_decoded(column).ok()?;
+        let idx = self.columns.iter().position(|it| it.name == column)?;
+        Some((idx, text))
+    }
+
     /// Values of the partition columns, by the folders a file lies in.
-    fn partition_cells(&self, folders: &[String]) -> Result<Vec<(usize, Cell)>> {
-        let cell = |(name, folder): (&String, &String)| -> Result<(usize, Cell)> {
-            let idx = self
-                .columns
-                .iter()
-                .position(|column| column.name == *name)
-                .with_context(|| format!("partition column {name} is not in the input"))?;
-            let (column, text) = folder.split_once('=').context("a folder without `=`")?;
-            ensure!(
-                percent_decoded(column)? == *name,
-                "folder {folder} is not of {name}"
-            );
-            let data_type = &self.columns.get(idx).context("found above")?.data_type;
-            Ok(match text {
-                NULL_PARTITION => (idx, Cell::Null),
-                text => (idx, value::from_text(&percent_decoded(text)?, data_type)?),
+    fn partition_cells(&self, folders: &[(usize, String)]) -> Result<Vec<(usize, Cell)>> {
+        let cell = |(idx, text): &(usize, String)| -> Result<(usize, Cell)> {
+            let data_type = &self.columns.get(*idx).context("found above")?.data_type;
+            Ok(match text.as_str() {
+                NULL_PARTITION => (*idx, Cell::Null),
+                text => (*idx, value::from_text(&percent_decoded(text)?, data_type)?),
             })
         };
-        self.partition_by.iter().zip(folders).map(cell).collect()
+        folders.iter().map(cell).collect()
     }
 
     fn read_file(
         &self,
         path: &Path,
-        folders: &[String],
+        folders: &[(usize, String)],
         row: &mut dyn FnMut(&mut [Cell], i64),
     ) -> Result<()> {
         let partition = self.partition_cells(folders)?;

@@ -47,8 +47,22 @@ pub struct Loaded {
     pub(crate) nodes: Vec<Resolved>,
 }
 
+/// A document in which mistakes were found.
+#[derive(Debug)]
+pub struct Mistaken {
+    /// The mistakes.
+    pub problems: Vec<Problem>,
+    /// What a person should know besides.
+    pub notes: Vec<Problem>,
+}
+
 /// Reads and checks a document; `file_name` is only for messages.
 pub fn load(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
+    load_with_notes(text, file_name).map_err(|mistaken| mistaken.problems)
+}
+
+/// As [`load`], for those who show notes beside mistakes.
+pub fn load_with_notes(text: &str, file_name: &str) -> Result<Loaded, Mistaken> {
     on_large_stack(|| load_here(text, file_name, yaml::DOCUMENT_BYTES_MAX))
 }
 
@@ -56,25 +70,26 @@ pub fn load(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
 /// one that a person writes: as the API server keeps it, or as [`Loaded::spec`] says it.
 pub fn load_resolved(text: &str, file_name: &str) -> Result<Loaded, Vec<Problem>> {
     on_large_stack(|| load_here(text, file_name, yaml::RESOLVED_BYTES_MAX))
+        .map_err(|mistaken| mistaken.problems)
 }
 
-fn load_here(text: &str, file_name: &str, bytes_max: usize) -> Result<Loaded, Vec<Problem>> {
+fn load_here(text: &str, file_name: &str, bytes_max: usize) -> Result<Loaded, Mistaken> {
     let mut problems = Problems::new(file_name);
-    let root = match yaml::parse(text, bytes_max) {
-        Ok(root) => root,
+    let mut notes = Problems::new(file_name);
+    let loaded = match yaml::parse(text, bytes_max) {
+        Ok(root) => load_root(&root, &mut problems, &mut notes),
         Err(mistake) => {
             problems.add(mistake.at, "", mistake.message, mistake.hint);
-            return Err(problems.into_sorted());
+            None
         }
     };
-    let mut notes = Problems::new(file_name);
-    let loaded = load_root(&root, &mut problems, &mut notes);
+    let notes = notes.into_sorted();
     match loaded {
-        Some(mut loaded) if problems.is_empty() => {
-            loaded.notes = notes.into_sorted();
-            Ok(loaded)
-        }
-        _ => Err(problems.into_sorted()),
+        Some(loaded) if problems.is_empty() => Ok(Loaded { notes, ..loaded }),
+        _ => Err(Mistaken {
+            problems: problems.into_sorted(),
+            notes,
+        }),
     }
 }
 

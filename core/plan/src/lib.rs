@@ -17,7 +17,9 @@ mod stack;
 mod structure;
 mod yaml;
 
-pub use document::{Loaded, forget_headers_of_kafka, load, load_resolved, s3_place};
+pub use document::{
+    Loaded, Mistaken, forget_headers_of_kafka, load, load_resolved, load_with_notes, s3_place,
+};
 pub use explain::{explain_dot, explain_json, explain_text};
 pub use expression::{Error, compile, function_reference};
 pub use graph::plan;

@@ -68,6 +68,40 @@ async fn an_at_least_once_job_loses_nothing() {
     assert_eq!(found(&to.committed()), oracle(&rows));
 }
 
+/// All rows come again: whoever began the job anew should know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_begins_anew_says_that_its_topic_holds_records() {
+    let broker = Broker::shared();
+    let to = broker.topic("anew", 3, &[]).await;
+    let (servers, topic) = (broker.servers(), &to.name);
+    let job = Workspace::new(&format!(
+        r#"apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {{name: anew}}
+spec:
+  sources: [{{name: rows, generator: {{lines: {{rows: 10}}}}}}]
+  sinks:
+  - name: out
+    from: rows
+    kafka: {{bootstrapServers: "{servers}", topic: "{topic}"}}
+    format: {{json: {{}}}}
+"#
+    ));
+    let note = format!("note: topic `{topic}` holds records");
+
+    let is_told = |job: &Workspace, arguments: &[&str]| {
+        let ended = job.run(arguments);
+        ended.check_code(0);
+        ended.stderr.contains(&note)
+    };
+    assert!(!is_told(&job, &[]));
+    assert!(is_told(&job, &["--fresh"]));
+    assert!(!is_told(&job, &[]), "it is finished");
+    let job = job.at(&["--store", "other"]);
+    assert!(is_told(&job, &[]));
+    assert_eq!(to.committed().len(), 30);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_expects_rows_over_the_limit_of_the_topic_in_bad() {
     let broker = Broker::shared();

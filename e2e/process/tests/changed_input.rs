@@ -134,10 +134,95 @@ fn verify_names_the_file_that_changed_since_the_job_read_it() {
 
     let output = workspace.output("verify", &[]);
 
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("it cannot be judged"), "{said}");
     assert!(
         said.contains("b.ndjson changed") && !said.contains("a.ndjson"),
+        "{said}"
+    );
+
+    std::fs::remove_file(workspace.path("in/b.ndjson")).unwrap();
+    let output = workspace.output("verify", &[]);
+    assert_eq!(output.status.code(), Some(4));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("b.ndjson vanished"), "{said}");
+}
+
+#[test]
+fn verify_cannot_judge_a_source_that_the_job_did_not_have() {
+    let workspace = Workspace::new(JOB);
+    workspace.write("in/a.ndjson", "{\"id\":1}\n");
+    workspace.run(&[]).check_code(0);
+    workspace.write("more/a.ndjson", "{\"id\":1}\n");
+    workspace.write("job.yaml", with_one_source_more(""));
+
+    let output = workspace.output("verify", &[]);
+
+    assert_eq!(output.status.code(), Some(4));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the job had no source `more`"), "{said}");
+}
+
+/// Verified, and what was said of it.
+fn verified(workspace: &Workspace) -> String {
+    let output = workspace.output("verify", &[]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}{errors}");
+    said
+}
+
+#[test]
+fn verify_leaves_out_files_that_came_after_the_job_and_names_them() {
+    for path in ["in/*.ndjson", "./in/"] {
+        let workspace = Workspace::new(JOB);
+        workspace.write("in/b.ndjson", "{\"id\":1}\n");
+        workspace.run(&[]).check_code(0);
+        assert!(!verified(&workspace).contains("left out"));
+        for name in ["in/a.ndjson", "in/c.ndjson"] {
+            workspace.write(name, "{\"id\":2}\n");
+        }
+
+        workspace.write("job.yaml", JOB.replace("in/*.ndjson", path));
+        let said = verified(&workspace);
+
+        let left_out = "note: left out of the input of `lines`";
+        let (_, named) = said
+            .split_once(left_out)
+            .unwrap_or_else(|| panic!("{said}"));
+        let is_named = |name| named.contains(&format!("in/{name}.ndjson"));
+        assert_eq!(["a", "b", "c"].map(is_named), [true, false, true], "{said}");
+    }
+}
+
+/// A file without the header is bad when it comes, and was taken for a mistake of the document after that.
+#[test]
+fn verify_of_a_drained_folder_reads_the_files_that_the_job_took_and_no_others() {
+    let watched = JOB
+        .replace("order: ByName", "order: ByName, watch: 50ms")
+        .replace(".ndjson", ".csv")
+        .replace("json: {}}\n      schema", "csv: {}}\n      schema")
+        + "";
+    let bad = "    - {name: bad, from: lines.bad, file: {path: bad/}, format: {json: {}}}\n";
+    let watched = watched.replace("  checkpoint:", &format!("{bad}  checkpoint:"));
+    let workspace = Workspace::new(&watched);
+    workspace.write("in/a.csv", "id\n1\n");
+    let mut running = workspace.start(&[]);
+    assert!(running.wait_until(|| workspace.published().rows().len() == 1));
+    workspace.write("in/b.csv", "2\n3\n");
+    let bad_n = || Published::read(&workspace.path("bad")).rows().len();
+    assert!(running.wait_until(|| bad_n() > 0));
+    running.signal(Signal::TERM);
+    running.wait().check_code(3);
+    workspace.write("job.yaml", watched.replace(", watch: 50ms", ""));
+    workspace.run(&[]).check_code(0);
+    workspace.write("in/c.csv", "nonsense");
+
+    let said = verified(&workspace);
+
+    assert!(
+        said.contains("the job did not read them: in/c.csv\n"),
         "{said}"
     );
 }

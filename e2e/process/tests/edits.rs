@@ -106,9 +106,9 @@ spec:
 }
 
 #[test]
-fn edits_that_mean_less_than_they_seem_are_told_and_files_of_two_formats_verified() {
+fn edits_that_mean_less_than_they_seem_are_told_and_files_of_two_layouts_verified() {
     let json = "file: {path: out/}, format: {json: {}}";
-    let csv = "file: {path: out/}, format: {csv: {}}";
+    let csv = "file: {path: out/, partitionBy: [page]}, format: {csv: {}}";
     let workspace = Workspace::new(&copy(1, json));
     let mut running = workspace.start(&[]);
     assert!(running.wait_until(|| !workspace.published().rows().is_empty()));
@@ -118,12 +118,13 @@ fn edits_that_mean_less_than_they_seem_are_told_and_files_of_two_formats_verifie
     workspace.write("job.yaml", copy(1, csv));
     let ended = workspace.run(&[]);
     ended.check_code(0);
-    assert!(
-        ended.stderr.contains("note: `out` writes CSV now"),
-        "{}",
-        ended.stderr
-    );
-    workspace.verify();
+    for note in ["writes CSV now", "is partitioned by `page` now"] {
+        let is_told = ended.stderr.contains(&format!("note: `out` {note}"));
+        assert!(is_told, "{}", ended.stderr);
+    }
+    let (code, said) = verified(&workspace);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("of another `partitionBy`"), "{said}");
 
     // What is finished is not done again.
     workspace.write("job.yaml", copy(2, csv));

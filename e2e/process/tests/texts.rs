@@ -110,6 +110,8 @@ const MISTAKES: &[(&str, &str)] = &[
         "  parallelism: 2",
         "  parallelism: 2\n  state: {backend: RocksDb}",
     ),
+    ("  parallelism: 2", "  parallelism: 2\n  suspend: true"),
+    ("  parallelism: 2", "  parallelism: 0\n  suspend: true"),
     (
         "file: {path: in/*.ndjson}",
         "file: {path: in/*.ndjson}\n    generator: {lines: {}}",
@@ -222,6 +224,31 @@ fn mistakes_of_documents_are_told_as_reviewed() {
         writeln!(text, "{}", said(&workspace, &["validate", "job.yaml"])).unwrap();
     }
     check("mistakes.txt", &text);
+}
+
+/// What Rust calls a value means nothing to those who read a log.
+#[test]
+fn log_of_a_run_is_written_in_words() {
+    let workspace = Workspace::new(
+        "apiVersion: streamforge.io/v1alpha1
+kind: StreamJob
+metadata: {name: made}
+spec:
+  sources: [{name: rows, generator: {lines: {rows: 10}}}]
+  sinks: [{name: out, from: rows, file: {path: out/}, format: {json: {}}}]
+",
+    );
+    for (arguments, outcome) in [
+        (vec![], "outcome=finished\n"),
+        (vec![], "outcome=finished before\n"),
+        (vec!["--rewind-to", "99"], "outcome=failed: "),
+    ] {
+        let said = workspace.run(&arguments).stderr;
+        assert!(said.contains(outcome), "{said}");
+        for word in ["Some(", "None", " { ", "CheckpointId(", "4294967295"] {
+            assert!(!said.contains(word), "{word}: {said}");
+        }
+    }
 }
 
 #[test]

@@ -137,23 +137,26 @@ fn stop_with_a_store_that_takes_nothing_says_what_it_waits_for_and_is_bounded() 
 
 #[test]
 fn file_that_cannot_grow_fails_the_job_and_the_next_run_loses_nothing() {
-    let workspace = Workspace::new(JOB);
-    let run = workspace.command("run", &[]);
-    // A limit on file size instead of a full disk, which would need root: the same failing write.
-    let limited = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$0\" \"$@\""])
-        .arg(run.get_program())
-        .args(run.get_args())
-        .current_dir(workspace.path(""))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&limited.stderr);
-    assert_eq!(limited.status.code(), Some(1), "{said}");
-    assert!(!said.contains("panicked at"), "{said}");
-    workspace.published().check_whole();
+    for arguments in [&[][..], &["--task-managers", "1"]] {
+        let workspace = Workspace::new(JOB);
+        let run = workspace.command("run", arguments);
+        // A limit on file size instead of a full disk, which would need root: the same failing write.
+        let limited = Command::new("sh")
+            .args(["-c", "ulimit -f 16; exec \"$0\" \"$@\""])
+            .arg(run.get_program())
+            .args(run.get_args())
+            .current_dir(workspace.path(""))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&limited.stderr);
+        assert_eq!(limited.status.code(), Some(1), "{said}");
+        assert!(said.contains("File too large"), "{said}");
+        assert!(!said.contains("panicked at"), "{said}");
+        workspace.published().check_whole();
 
-    workspace.run(&["--parallelism", "3"]).check_code(0);
+        workspace.run(&["--parallelism", "3"]).check_code(0);
 
-    workspace.verify();
+        workspace.verify();
+    }
 }

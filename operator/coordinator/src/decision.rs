@@ -1,5 +1,8 @@
 //! What the coordinator decides, and what it tells people.
 
+use std::error::Error as _;
+use std::fmt;
+
 use streamforge_core::ids::{CheckpointId, Epoch, Generation, OperatorUid};
 use streamforge_core::manifest::CheckpointKind;
 use streamforge_core::messages::{Command, Stamp, TaskManagerId};
@@ -45,6 +48,31 @@ pub enum Outcome {
     },
     /// It cannot go on.
     Failed(Error),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished { before: false } => f.write_str("finished"),
+            Self::Finished { before: true } => f.write_str("finished before"),
+            Self::Stopped {
+                checkpoint: Some(id),
+                ..
+            } => write!(f, "stopped with checkpoint {id}"),
+            Self::Stopped {
+                checkpoint: None, ..
+            } => f.write_str("stopped before its first row"),
+            Self::Failed(error) => {
+                write!(f, "failed: {error}")?;
+                let mut source = error.source();
+                while let Some(cause) = source {
+                    write!(f, ": {cause}")?;
+                    source = cause.source();
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 /// News for people, in the order they happened.

@@ -51,6 +51,8 @@ pub(crate) struct Starting {
     /// Retained manifests still to be read, for retention.
     unread: Vec<ManifestRef>,
     plan_key: String,
+    /// Hash of the plan that the head names, as this program reads it.
+    pub(crate) deployed: Option<u64>,
     /// The newest checkpoint before the takeover.
     newest_before: Option<CheckpointId>,
     /// How often the coordinator that is taken over from changed the head in between.
@@ -246,6 +248,11 @@ impl Coordinator {
         let Some(manifest) = &self.starting.manifest else {
             return self.start_without_restore();
         };
+        let is_deployed = self
+            .head
+            .head()
+            .is_some_and(|head| head.plan == manifest.plan);
+        self.starting.deployed = is_deployed.then(|| plan.hash());
         let dropped = match &self.starting.look_back {
             // It is only looked at whether it is whole.
             Some(_) => BTreeMap::new(),

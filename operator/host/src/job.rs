@@ -224,7 +224,7 @@ impl<T: TaskManagers> Host<T> {
             };
             if let Some(outcome) = self.feed(input) {
                 self.tell_status();
-                tracing::info!(?outcome, "job ended");
+                tracing::info!(%outcome, "job ended");
                 if let Some(reason) = dismissal(&outcome) {
                     self.task_managers.dismiss(reason).await;
                 }
@@ -362,7 +362,8 @@ fn log(report: &Report) {
             epoch,
             restored,
         } => {
-            tracing::info!(%generation, %epoch, ?restored, "took over");
+            let restored = restored.as_ref().map(tracing::field::display);
+            tracing::info!(%generation, %epoch, restored, "took over");
         }
         Report::Adopted { generation, epoch } => {
             tracing::info!(%generation, %epoch, "adopted the running attempt");
@@ -374,7 +375,11 @@ fn log(report: &Report) {
         Report::TaskManagerCame {
             task_manager,
             slots_n,
-        } => tracing::info!(%task_manager, slots_n, "task manager came"),
+        } => {
+            // One within this process has as many as are wanted.
+            let slots_n = (*slots_n < u32::MAX).then_some(*slots_n);
+            tracing::info!(%task_manager, slots_n, "task manager came");
+        }
         Report::TaskManagerLost {
             task_manager,
             cause,
@@ -385,7 +390,10 @@ fn log(report: &Report) {
         Report::RecordsSkipped { source, n } => {
             tracing::warn!(%source, n, "records were deleted before they were read");
         }
-        Report::StateDropped { what } => tracing::warn!(?what, "state was dropped as allowed"),
+        Report::StateDropped { what } => {
+            let what = what.join("; ");
+            tracing::warn!(what, "state was dropped as allowed");
+        }
         Report::Rewound { from, to } => tracing::warn!(%from, %to, "rewound as asked"),
         Report::Restored { .. }
         | Report::RestoreFromUnused { .. }
@@ -427,7 +435,7 @@ fn log_checkpoint(report: &Report) {
             bytes_n,
             freeze_us,
         } => {
-            tracing::info!(%id, ?kind, duration_ms, bytes_n, freeze_us, "checkpoint completed");
+            tracing::info!(%id, %kind, duration_ms, bytes_n, freeze_us, "checkpoint completed");
         }
         Report::CheckpointFailed {
             id,

@@ -98,7 +98,7 @@ reasons! {
     PROGRESSING_REPLACING_PODS = Progressing True "ReplacingPods": "Pods are replaced, or missing ones come back.";
     PROGRESSING_SETTLED = Progressing False "Settled": "Nothing is left to do: what is declared is so.";
     PROGRESSING_PAUSED = Progressing False "Paused": "The annotation `streamforge.io/pause` keeps the operator from changing anything.";
-    PROGRESSING_SECRET_MISSING = Progressing False "SecretMissing": "A Secret that the document names is not there, or lacks a key.";
+    PROGRESSING_SECRET_MISSING = Progressing False "SecretMissing": "The Secret that `checkpoint.storage` names is not there, or lacks a key.";
     PROGRESSING_STORE_UNREACHABLE = Progressing False "StoreUnreachable": "The checkpoint store does not answer or refuses.";
     PROGRESSING_SAVEPOINT_MISSING = Progressing False "SavepointMissing": "The savepoint that the job is to begin with is not there or not completed.";
     PROGRESSING_PODS_STUCK = Progressing False "PodsStuck": "Pods cannot start: image, scheduling, quota or admission.";

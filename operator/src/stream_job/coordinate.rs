@@ -8,14 +8,16 @@ use std::sync::Arc;
 use kube::Api;
 use streamforge_core::frame;
 use streamforge_core::ids::{CheckpointId, JobId};
-use streamforge_core::manifest::{self, HEAD_KEY, Head};
+use streamforge_core::job_graph::JobGraph;
+use streamforge_core::manifest::{self, HEAD_KEY, Head, Plan};
 use streamforge_core::s3::S3Place;
 use streamforge_crds::v1alpha1::{DroppedState, Savepoint, StreamJobSpec};
 use streamforge_host::policy::{self, StoreAddress};
 use streamforge_host::sessions::Terms;
 use streamforge_host::{JobConfig, RestoreFrom};
-use streamforge_store::ObjectStore;
+use streamforge_store::{ObjectStore, StoredObject};
 
+use super::document::Document;
 use super::error::Error;
 use super::validate::Desired;
 use crate::controller::Context;
@@ -81,25 +83,28 @@ impl Starting {
             client: &self.context.client,
             namespace: &identity.namespace,
             work_dir: &self.context.work_dir,
+            settings: &self.context.settings,
             proven: &self.context.proven,
             users: &self.context.users,
             user: identity.uid.as_str(),
         };
         let place = place(&self.desired, &self.record);
         let store = opener.open(&place).await?;
-        let head = self.head(&*store).await?;
+        let (head, plan) = self.head(&*store).await?;
         let restore_from = self.restore_from(&opener, head.is_some()).await?;
         let spec = &self.desired.document.spec;
+        let rewind_to = rewind_to(&self.record, head);
+        let plan = plan.filter(|_| rewind_to.is_none());
         let config = JobConfig {
             new_job: Some(job_id(&self.desired, &self.record)),
-            graph: self.desired.document.graph.clone(),
+            graph: graph_to_run(&self.desired.document, plan),
             document: self.desired.document.text.clone(),
             parallelism: spec.parallelism,
             checkpoint: policy::checkpoints(spec),
             restart: policy::restarts(spec),
             members: policy::members(spec),
             address: self.context.address.clone(),
-            rewind_to: rewind_to(&self.record, head),
+            rewind_to,
             restore_from,
             drop_state: drops_state(spec),
         };
@@ -119,28 +124,29 @@ impl Starting {
     }
 
     /// C7: a job that has run does not silently begin anew because its store was emptied. A head that
-    /// cannot be read is the coordinator's to tell.
-    async fn head(&self, store: &dyn ObjectStore) -> Result<Option<HeadSeen>, Error> {
-        let object = store.get(HEAD_KEY).await.map_err(|source| {
-            Error::Store(stores::Error::Open {
-                location: store.location(),
-                source,
-            })
-        })?;
-        let Some(object) = object else {
+    /// cannot be read is the coordinator's to tell; so is a plan.
+    async fn head(
+        &self,
+        store: &dyn ObjectStore,
+    ) -> Result<(Option<HeadSeen>, Option<Plan>), Error> {
+        let Some(object) = read(store, HEAD_KEY).await? else {
             if self.record.ran {
                 return Err(Error::Emptied {
                     location: store.location(),
                 });
             }
-            return Ok(None);
+            return Ok((None, None));
         };
-        let head = manifest::decode::<Head>(frame::HEAD, &object.bytes).ok();
-        let seen = head.map(|head| HeadSeen {
+        let Ok(head) = manifest::decode::<Head>(frame::HEAD, &object.bytes) else {
+            return Ok((Some(HeadSeen::default()), None));
+        };
+        let seen = HeadSeen {
             generation: head.generation.get(),
             newest: head.newest.map(|newest| newest.id.get()),
-        });
-        Ok(Some(seen.unwrap_or_default()))
+        };
+        let plan = read(store, &head.plan).await?;
+        let plan = plan.and_then(|it| manifest::decode::<Plan>(frame::PLAN, &it.bytes).ok());
+        Ok((Some(seen), plan))
     }
 
     /// The savepoint that the job is to begin with. It may be gone once the job has state of its own.
@@ -198,6 +204,27 @@ impl Starting {
     }
 }
 
+async fn read(store: &dyn ObjectStore, key: &str) -> Result<Option<StoredObject>, Error> {
+    store.get(key).await.map_err(|source| {
+        Error::Store(stores::Error::Open {
+            location: store.location(),
+            source,
+        })
+    })
+}
+
+/// The deployed plan, unless the document says something else by now. An operator of a version that would plan
+/// the same document otherwise drives what runs and restarts nothing; the next edit is planned its own way.
+fn graph_to_run(document: &Document, deployed: Option<Plan>) -> Arc<JobGraph> {
+    let planned = &document.graph;
+    let deployed = deployed.filter(|plan| {
+        plan.graph != **planned
+            && Document::read(&plan.document)
+                .is_ok_and(|it| it.attempt_hash() == document.attempt_hash())
+    });
+    deployed.map_or_else(|| Arc::clone(planned), |plan| Arc::new(plan.graph))
+}
+
 /// Whether somebody has said that state without a place in this document may go.
 fn drops_state(spec: &StreamJobSpec) -> bool {
     let policy = spec.upgrade.as_ref();
@@ -227,6 +254,39 @@ mod tests {
         assert!(drops_state(&allows("Allow")));
         assert!(!drops_state(&allows("Refuse")));
         assert!(!drops_state(&job().spec));
+    }
+
+    #[test]
+    fn deployed_plan_is_driven_until_the_document_means_something_else() {
+        let document = Document::of(&job()).unwrap();
+        // As a planner of another version may have cut the job into stages.
+        let mut graph = JobGraph::clone(&document.graph);
+        graph.stages.push(streamforge_core::job_graph::Stage {
+            operators: Vec::new(),
+        });
+        let deployed = |text: &str| Plan {
+            graph: graph.clone(),
+            document: text.to_owned(),
+        };
+
+        let same = graph_to_run(&document, Some(deployed(&document.text)));
+        assert_eq!(*same, graph, "what runs goes on");
+        // Nothing of an attempt is made of these.
+        let edited = with(&job(), "/checkpoint/interval", json!("7s"));
+        let edited = Document::of(&edited).unwrap();
+        assert_ne!(edited.text, document.text);
+        let same = graph_to_run(&edited, Some(deployed(&document.text)));
+        assert_eq!(*same, graph);
+
+        let other = with(&job(), "/transforms/0/filter", json!("amount > 5"));
+        let other = Document::of(&other).unwrap();
+        for (document, plan) in [
+            (&other, Some(deployed(&document.text))),
+            (&document, Some(deployed("not a document"))),
+            (&document, None),
+        ] {
+            assert!(Arc::ptr_eq(&graph_to_run(document, plan), &document.graph));
+        }
     }
 
     #[test]

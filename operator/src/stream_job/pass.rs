@@ -261,23 +261,17 @@ impl<'a> Pass<'a> {
             .is_some_and(|it| it.state == State::Active);
         let run = self.run(None);
         if self.annotation(PAUSE).is_some() {
-            // What runs goes on to be coordinated, by this operator too, and again if that failed.
-            let wants_a_coordinator = matches!(
-                run,
-                Run::None
-                    | Run::Ended {
-                        how: Ended::Broken(_),
-                        ..
-                    }
-            );
-            if is_active && wants_a_coordinator {
-                let current = self.current();
-                let started = Box::pin(self.start(current, &run)).await;
-                done = started.map(|wait| self.look_within = self.look_within.min(wait));
+            if is_active {
+                done = self.go_on(&run).await;
             }
             done = done.and(Box::pin(self.look_at_children()).await);
         } else if let Err(error) = Box::pin(self.check_names()).await {
-            done = Err(error);
+            // Somebody's object is in the way of children, not of rows.
+            let goes_on = match is_active {
+                true => self.go_on(&run).await,
+                false => Ok(()),
+            };
+            done = Err(goes_on.err().unwrap_or(error));
         } else {
             let steps = Box::pin(self.take_steps()).await;
             done = match steps {
@@ -300,6 +294,24 @@ impl<'a> Pass<'a> {
         self.context.remember(&self.uid, self.memory.clone());
         done.and(reported)?;
         Ok(Action::requeue(self.look_within))
+    }
+
+    /// What runs goes on to be coordinated, by this operator too, and again if that failed.
+    async fn go_on(&mut self, run: &Run) -> Result<(), Error> {
+        let wants_a_coordinator = matches!(
+            run,
+            Run::None
+                | Run::Ended {
+                    how: Ended::Broken(_),
+                    ..
+                }
+        );
+        if wants_a_coordinator {
+            let current = self.current();
+            let wait = Box::pin(self.start(current, run)).await?;
+            self.look_within = self.look_within.min(wait);
+        }
+        Ok(())
     }
 
     /// Until there is nothing to do but wait; says how long.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use streamforge_crds::v1alpha1::{
-    Condition, JobStatus, LagStatus, LastFailure, RolledBack, StreamJob, TaskManagerCount,
+    CheckpointStatus, Condition, JobStatus, LagStatus, LastFailure, RolledBack, StreamJob,
+    TaskManagerCount,
 };
 use streamforge_host::Status;
 
@@ -206,7 +207,7 @@ pub fn report(job: &StreamJob, known: &Known<'_>) -> JobStatus {
         selector: names.map(|names| names.selector_text()),
         task_managers: Some(known.pods.clone()),
         restarts: restarts.or(before.restarts).or(Some(0)),
-        checkpoint: checkpoint::status(known, before.checkpoint.as_ref()),
+        checkpoint: checkpoint::status(known, checkpoint_of(known, &before)),
         watermark: progress::watermark(known, before.watermark.as_ref()),
         lag: lag(known, before.lag.as_ref()),
         last_failure: last_failure(known, before.last_failure.as_ref()),
@@ -215,6 +216,13 @@ pub fn report(job: &StreamJob, known: &Known<'_>) -> JobStatus {
     };
     keep_lived(&mut status, known.lived);
     status
+}
+
+/// What was said of checkpoints. Those of a life that was given up are in another folder.
+fn checkpoint_of<'a>(known: &Known<'_>, before: &'a JobStatus) -> Option<&'a CheckpointStatus> {
+    let incarnation = before.incarnation.unwrap_or_default();
+    let is_same = incarnation == i64::from(known.lived.incarnation);
+    before.checkpoint.as_ref().filter(|_| is_same)
 }
 
 /// Puts what must not be lost into a status.
@@ -305,7 +313,7 @@ fn conditions(job: &StreamJob, known: &Known<'_>, before: &JobStatus) -> Vec<Con
                 Kind::Ready => ready(known),
                 Kind::Progressing => progressing(known),
                 Kind::Valid => valid(known),
-                Kind::CheckpointFresh => checkpoint::fresh(known, before.checkpoint.as_ref()),
+                Kind::CheckpointFresh => checkpoint::fresh(known, checkpoint_of(known, before)),
                 Kind::WatermarkAdvancing => progress::advancing(known),
                 Kind::CaughtUp => progress::caught_up(known),
             };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt as _};
@@ -18,7 +18,7 @@ use streamforge_host::Ask;
 
 use super::error::{Error, api, chain};
 use super::{keep, report};
-use crate::apply::{self, Part, is_conflict, is_gone, is_out_of_reach};
+use crate::apply::{self, Part, is_child, is_conflict, is_gone, is_out_of_reach};
 use crate::controller::Context;
 use crate::ending::Clearing;
 use crate::names::Names;
@@ -136,20 +136,36 @@ async fn has_pods(job: &StreamJob, context: &Context) -> Result<bool, Error> {
         return Ok(false);
     };
     let namespace = job.namespace().unwrap_or_default();
-    let sets: Api<StatefulSet> = Api::namespaced(context.client.clone(), &namespace);
-    let params = DeleteParams::background();
-    match sets.delete(names.task_managers().as_str(), &params).await {
-        Err(error) if !is_out_of_reach(&error) => {
-            return Err(api("delete the StatefulSet")(error));
-        }
-        _ => {}
-    }
+    delete_set(job, context, names.task_managers().as_str()).await?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let ours = ListParams::default().labels(&names.selector_text());
     match pods.list_metadata(&ours).await {
         Ok(pods) => Ok(!pods.items.is_empty()),
         Err(error) if is_out_of_reach(&error) => Ok(false),
         Err(error) => Err(api("list pods")(error)),
+    }
+}
+
+/// Deletes the job's StatefulSet; one of that name that is somebody else's is left alone.
+async fn delete_set(job: &StreamJob, context: &Context, name: &str) -> Result<(), Error> {
+    let namespace = job.namespace().unwrap_or_default();
+    let sets: Api<StatefulSet> = Api::namespaced(context.client.clone(), &namespace);
+    let found = match sets.get_metadata_opt(name).await {
+        Ok(found) => found.filter(|found| is_child(&found.metadata, job)),
+        Err(error) if is_out_of_reach(&error) => None,
+        Err(error) => return Err(api("read the StatefulSet")(error)),
+    };
+    let Some(found) = found else { return Ok(()) };
+    let this_one = Preconditions {
+        uid: found.metadata.uid,
+        resource_version: None,
+    };
+    let params = DeleteParams::background().preconditions(this_one);
+    match sets.delete(name, &params).await {
+        // Of that name there is another one by now.
+        Err(error) if is_conflict(&error) || is_out_of_reach(&error) => Ok(()),
+        Err(error) => Err(api("delete the StatefulSet")(error)),
+        Ok(_) => Ok(()),
     }
 }
 
@@ -181,6 +197,7 @@ async fn clear(job: StreamJob, context: Arc<Context>) -> Result<(), Error> {
         client: &context.client,
         namespace: &namespace,
         work_dir: &context.work_dir,
+        settings: &context.settings,
         proven: &context.proven,
         users: &context.users,
         user: &uid,
@@ -227,6 +244,7 @@ mod tests {
         let have_ended = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&have_ended);
         let (client, asked) = api_server(move |what| match what.split_once(' ') {
+            Some(("GET", SET)) => Some(set(&[("StreamJob", "clicks")])),
             Some(("GET", PODS)) if ended.load(Ordering::SeqCst) => Some(list(&[])),
             Some(("GET", PODS)) => Some(list(&["clicks-tm-0"])),
             _ => None,
@@ -242,6 +260,45 @@ mod tests {
         have_ended.store(true, Ordering::SeqCst);
         take_down(&job, &context).await.unwrap();
         assert_eq!(asked.count(&format!("PATCH {JOB}")), 1);
+    }
+
+    fn set(owners: &[(&str, &str)]) -> serde_json::Value {
+        let owner = |(kind, name): &(&str, &str)| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "uid-1"});
+        json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+            "metadata": {
+                "name": "clicks-tm", "uid": "set-1",
+                "ownerReferences": owners.iter().map(owner).collect::<Vec<_>>(),
+            },
+        })
+    }
+
+    #[tokio::test]
+    async fn somebody_elses_stateful_set_of_that_name_stays() {
+        for owners in [
+            &[][..],
+            &[("StreamJob", "other")],
+            &[("Database", "clicks")],
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let found = set(owners);
+            let (client, asked) = api_server(move |what| match what.split_once(' ') {
+                Some(("GET", SET)) => Some(found.clone()),
+                Some(("GET", PODS)) => Some(list(&[])),
+                _ => None,
+            });
+
+            take_down(&deleted("Retain"), &context(client, folder.path()))
+                .await
+                .unwrap();
+
+            assert_eq!(asked.count(&format!("DELETE {SET}")), 0, "{owners:?}");
+            assert_eq!(
+                asked.count(&format!("PATCH {JOB}")),
+                1,
+                "the finalizer goes"
+            );
+        }
     }
 
     #[tokio::test]

@@ -219,6 +219,27 @@ pub fn read_topic(
     kafka::output::read_committed(&place, &config.topic, take).map(Some)
 }
 
+/// Whether the topic of a Kafka sink holds records by now; `None`: it is no Kafka sink. Blocks.
+///
+/// # Errors
+/// When brokers do not answer, or refuse.
+pub fn topic_holds_records(
+    spec: &SinkSpec,
+    secrets: Option<PathBuf>,
+) -> Result<Option<bool>, Error> {
+    if spec.connector.kind != "kafka" {
+        return Ok(None);
+    }
+    let config: kafka::config::SinkConfig = config(&spec.connector)?;
+    let lookup = LookupPlace::new(config.access, secrets).open()?;
+    kafka::lookup::holds_records(&lookup, &config.topic)
+        .map(Some)
+        .map_err(|error| {
+            let action = format!("look into topic {}", config.topic);
+            failed(action, error.may_pass(), error)
+        })
+}
+
 /// Whether every record of the sink's topic is a row.
 pub fn is_readable_topic(spec: &SinkSpec) -> bool {
     spec.connector.kind == "kafka" && spec.changelog != ChangelogMode::Upsert

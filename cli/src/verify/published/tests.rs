@@ -86,6 +86,45 @@ fn partition_columns_come_from_folders_and_are_decoded() {
 }
 
 #[test]
+fn files_of_an_earlier_partition_by_are_read_by_their_folders_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let columns = columns();
+    for (folder, line) in [
+        ("", r#"{"user":"a","n":1,"day":"1970-01-02"}"#),
+        ("user=a", r#"{"n":2,"day":"1970-01-02"}"#),
+        ("day=1970-01-02", r#"{"user":"a","n":3}"#),
+        ("user=a/day=1970-01-02", r#"{"n":4}"#),
+        // No folders of a sink's.
+        ("day", "rubbish"),
+        ("other=1", "rubbish"),
+        ("user=a/user=b", "rubbish"),
+    ] {
+        let folder = dir.path().join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("part-00000001-x.ndjson"), format!("{line}\n")).unwrap();
+    }
+    let mut published = published(dir.path(), &columns, &Format::Json);
+    published.partition_by = vec!["user".to_owned()];
+
+    let mut found = Vec::new();
+    let files = published
+        .read(&mut |row, _| found.push(row.to_vec()))
+        .unwrap();
+
+    found.sort_by(|a, b| a[1].order(&b[1]));
+    let row = |n| vec![text("a"), Cell::Int(n), Cell::Int(1)];
+    assert_eq!(found, [row(1), row(2), row(3), row(4)]);
+    let laid_otherwise_n = 3;
+    assert_eq!(
+        files,
+        Files {
+            files_n: 4,
+            laid_otherwise_n
+        }
+    );
+}
+
+#[test]
 fn csv_tells_null_from_the_empty_string_and_carries_signs() {
     let dir = tempfile::tempdir().unwrap();
     let columns = columns();

@@ -209,6 +209,19 @@ fn fields_of_clusters_are_checked_and_noted() {
 }
 
 #[test]
+fn notes_are_told_beside_mistakes() {
+    let text = with("parallelism: 4", "parallelism: 4000\n  suspend: true");
+
+    let mistaken = load_with_notes(&text, "job.yaml").unwrap_err();
+
+    let paths = |found: &[Problem]| -> Vec<String> {
+        found.iter().map(|problem| problem.path.clone()).collect()
+    };
+    assert_eq!(paths(&mistaken.problems), ["spec.parallelism"]);
+    assert_eq!(paths(&mistaken.notes), ["spec.suspend"]);
+}
+
+#[test]
 fn file_sink_is_exactly_once_whatever_is_written() {
     let text = with(
         "file: {path: /data/out}",

@@ -139,6 +139,25 @@ fn running_attempt_is_adopted_and_no_task_restarts_f1() {
     );
 }
 
+/// An older program hashed the plan in its own words: a field that it did not know has a default here.
+#[test]
+fn attempt_of_the_same_plan_in_an_older_programs_words_is_adopted_f1() {
+    let old = running();
+    let mut head = old.head();
+    head.plan_hash ^= 1;
+    let written = streamforge_core::manifest::encode(streamforge_core::frame::HEAD, &head);
+    let key = streamforge_core::manifest::HEAD_KEY;
+    old.objects.borrow_mut().get_mut(key).unwrap().0 = written;
+    let mut new = successor(&old);
+    new.wait(1);
+
+    register(&mut new, &a(), runs(&old));
+    register(&mut new, &b(), runs(&old));
+
+    assert_eq!(new.sent_names()[..2], ["adopt", "adopt"]);
+    assert_eq!(new.stamp().epoch, old.stamp().epoch);
+}
+
 #[test]
 fn checkpoints_of_the_dead_coordinator_are_void_for_the_adopted_tasks_a2() {
     // Attack 26: it died after one source, not the other, had heard of the checkpoint.
@@ -251,6 +270,30 @@ fn tasks_that_ended_before_are_ended_for_the_adopter_too_c11() {
         matches!(command, Command::Checkpoint { kind: it, .. } if *it == kind)
     });
     assert_eq!(finals.count(), 2, "the final checkpoint is next");
+}
+
+/// A task manager remembers for its successors which of its tasks ended, those of subtasks that a hand-over
+/// made leave, too: nobody waits for them any more.
+#[test]
+fn job_comes_to_its_end_although_tasks_that_left_had_ended_before_c11_f1() {
+    let old = running();
+    let mut new = successor(&old);
+    new.wait(1);
+    for id in [a(), b()] {
+        let mut registration = runs(&old);
+        let subtask = u32::from(id == b());
+        if let Some(runs) = &mut registration.runs {
+            runs.ended = vec![task(0, subtask), task(1, subtask), task(0, 7)];
+        }
+        register(&mut new, &id, registration);
+    }
+
+    let kinds = new.sent.iter().filter_map(|(_, command)| match command {
+        Command::Checkpoint { kind, .. } => Some(*kind),
+        _ => None,
+    });
+    let last = streamforge_core::manifest::CheckpointKind::Final;
+    assert_eq!(kinds.collect::<Vec<_>>(), [last; 2]);
 }
 
 /// The adoption is given up, and the epoch ends.

@@ -366,6 +366,35 @@ fn stop_of_a_job_whose_tasks_all_ended_lets_it_finish() {
     assert_eq!(rig.outcome, Some(Outcome::Finished { before: false }));
 }
 
+/// The last task ended after the stop was asked for, so that its checkpoint is the final one.
+#[test]
+fn stop_that_becomes_the_end_waits_no_longer_for_a_publish_than_any_stop() {
+    let mut rig = Rig::run(config());
+    rig.wait(1_000);
+    rig.feed(Input::Stop);
+    all_end(&mut rig);
+    rig.ack_all();
+    assert_eq!(
+        kinds(&rig),
+        [CheckpointKind::Ordinary, CheckpointKind::Final]
+    );
+    let n = rig.in_flight();
+    rig.ack_all_with(at_end);
+    assert_eq!(rig.newest().id, n);
+    assert_eq!(rig.outcome, None);
+
+    rig.wait(10_000);
+    rig.wait(10_000);
+
+    let stopped = Outcome::Stopped {
+        checkpoint: Some(n),
+        unpublished_n: 1,
+        note: None,
+        savepoint_failed: None,
+    };
+    assert_eq!(rig.outcome, Some(stopped));
+}
+
 #[test]
 fn failure_while_the_finished_head_is_written_starts_nothing_c11() {
     let mut rig = Rig::run(config());

@@ -85,6 +85,23 @@ fn refused_hand_over_is_withdrawn_and_nothing_ends_k3() {
     assert_eq!(job.count("cancel"), 0);
 }
 
+/// A new coordinator would undo it: it never reached the store, and the swap that begins the next epoch took
+/// the place of its own.
+#[test]
+fn scale_that_the_head_has_not_taken_is_saved_after_the_next_epoch_began() {
+    let mut job = Job::running(with(2), &[a(), b()]);
+    job.rig.fate = fates(is_swap, [Fate::Lose]);
+    job.rig.feed(Input::Scale(1));
+    assert_eq!(job.rig.head().scaled, None, "it was lost");
+
+    job.rig.lose(&b());
+    job.rig.wait(200);
+    job.rig.wait(200);
+
+    let scaled = job.rig.head().scaled.map(|it| it.to);
+    assert_eq!(scaled, Some(1));
+}
+
 #[test]
 fn hand_over_waits_longer_after_each_that_came_to_nothing() {
     let mut job = growing();

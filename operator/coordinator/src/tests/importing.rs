@@ -251,6 +251,34 @@ fn start_that_dies_in_between_begins_with_the_savepoint_again_kf_o4() {
     }
 }
 
+/// The one before had begun to copy the same savepoint, and went on while this one read it whole: rows that it
+/// has published since must not come twice.
+#[test]
+fn start_that_is_outrun_by_the_copy_of_the_one_before_goes_on_from_its_state_c7_c9() {
+    let (a, _) = saved();
+    let mut first = Rig::on_store(fork(), elsewhere(&a));
+    let is_copy = |request: &StoreRequest| matches!(request, StoreRequest::Copy { .. });
+    first.fate = fates(is_copy, [Fate::Hold]);
+    first.wait(1);
+    assert_eq!(first.head().newest, None);
+    let mut other = first.successor_with(fork());
+    let is_check = |request: &StoreRequest| matches!(request, StoreRequest::Check { .. });
+    other.fate = fates(is_check, [Fate::Hold]);
+    other.wait(1);
+    assert_eq!(other.held.len(), 1);
+    first.release(0);
+    first.resume();
+    first.checkpoint_staging(20);
+    first.published(0, 20);
+    let newest = first.checkpoint();
+
+    other.release(0);
+
+    let restored = other.deployment().restore.expect("it is restored");
+    assert_eq!(restored.id, newest);
+    assert_eq!(other.newest().id, newest);
+}
+
 #[test]
 fn rewind_reaches_a_savepoint_that_the_head_lists_no_more_c7() {
     let (mut a, savepoint) = saved();

@@ -82,3 +82,28 @@ fn operator_that_comes_late_tries_for_itself_before_it_rolls_back() {
         }
     }
 }
+
+/// What was rolled back stays so whatever is asked of the job: only an edit of its plan brings it back.
+#[test]
+fn failed_job_that_is_asked_to_run_again_runs_what_works_and_not_what_was_rolled_back() {
+    let orders: [fn(&mut Wanted); 3] = [
+        |wanted| wanted.restart = Some("now".to_owned()),
+        |wanted| wanted.rewind_to = Some("1".to_owned()),
+        |wanted| wanted.accept_lost_marker = Some("out".to_owned()),
+    ];
+    for order in orders {
+        let mut world = twice_edited();
+        world.now += SignedDuration::from_mins(6);
+        world.settle(&*wish(3, &document("c", 1)), &mut None);
+        assert_eq!(world.runs, Some(document(A, 1)), "it was rolled back");
+        world.run = ended(Ended::Failed("its marker is gone".to_owned()));
+        world.settle(&*wish(3, &document("c", 1)), &mut None);
+        assert!(matches!(state(&world), State::Failed { .. }));
+
+        world.settle(&*wish_with(3, &document("c", 1), order), &mut None);
+
+        assert_eq!(world.runs, Some(document(A, 1)));
+        let refused = world.record.expect("there is one").refused;
+        assert_eq!(refused.expect("it is remembered").generation, 3);
+    }
+}

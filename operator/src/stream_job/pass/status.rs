@@ -223,7 +223,20 @@ pub(crate) async fn publish(
 /// What keeps a job from going on, if it is not the API server.
 pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
     let kind = match error {
-        Error::Store(stores::Error::Secret { .. }) => Trouble::SecretMissing,
+        Error::Store(stores::Error::Secret { source, .. }) => match source {
+            kube::Error::Api(status) if status.code == 404 => Trouble::SecretMissing,
+            kube::Error::Api(status) if status.code == 403 => Trouble::NotAllowed,
+            _ => return None,
+        },
+        // The client could not even be made of what the Secret says.
+        Error::Store(stores::Error::Open {
+            source:
+                streamforge_store::Error::S3 {
+                    source: streamforge_store::s3::Refusal::Setup { .. },
+                    ..
+                },
+            ..
+        }) => Trouble::SecretMissing,
         Error::Store(_) | Error::Silent { .. } | Error::Emptied { .. } => Trouble::StoreUnreachable,
         Error::NotOurs { .. } => Trouble::NotAllowed,
         Error::Savepoint { .. } => Trouble::SavepointMissing,
@@ -246,7 +259,50 @@ pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
+
+    /// Why a Secret could not be read, by the server's code.
+    fn unread(code: u16) -> Error {
+        let status = Status {
+            code,
+            ..Status::default()
+        };
+        Error::Store(stores::Error::Secret {
+            name: "store".to_owned(),
+            source: kube::Error::Api(status.boxed()),
+        })
+    }
+
+    fn unopened(source: streamforge_store::s3::Refusal) -> Error {
+        let location = "s3://bucket/jobs".to_owned();
+        Error::Store(stores::Error::Open {
+            location: location.clone(),
+            source: streamforge_store::Error::S3 {
+                action: "open",
+                key: String::new(),
+                location,
+                source,
+            },
+        })
+    }
+
+    #[test]
+    fn secret_is_missing_when_it_is_not_there_or_lacks_a_key_and_for_nothing_else() {
+        use streamforge_store::s3::Refusal;
+        let kind = |error: &Error| trouble(error).map(|(kind, _)| kind);
+        assert_eq!(kind(&unread(404)), Some(Trouble::SecretMissing));
+        assert_eq!(kind(&unread(403)), Some(Trouble::NotAllowed));
+        assert_eq!(kind(&unread(500)), None, "the API server's trouble");
+
+        let reason = "the secret `store` has no key accessKeyId".to_owned();
+        let lacks = unopened(Refusal::Setup { reason });
+        assert_eq!(kind(&lacks), Some(Trouble::SecretMissing));
+        assert!(trouble(&lacks).is_some_and(|(_, said)| said.contains("accessKeyId")));
+        let none = unopened(Refusal::NoBucket);
+        assert_eq!(kind(&none), Some(Trouble::StoreUnreachable));
+    }
 
     #[test]
     fn job_without_anybody_who_can_run_it_is_not_running_whatever_it_was_before() {

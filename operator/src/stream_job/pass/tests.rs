@@ -31,6 +31,11 @@ type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
 
 /// Finds nothing, takes every write, and the status of a job only if `takes_status`.
 fn server(takes_status: bool) -> (Client, Asked) {
+    server_with(takes_status, "")
+}
+
+/// The same, with one object at this end of a path that is somebody else's.
+fn server_with(takes_status: bool, theirs: &'static str) -> (Client, Asked) {
     let asked = Asked::default();
     let log = Arc::clone(&asked);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -42,6 +47,9 @@ fn server(takes_status: bool) -> (Client, Asked) {
             let (method, path) = (head.method.to_string(), head.uri.path().to_owned());
             let is_status = path.ends_with("/streamjobs/clicks/status");
             let (code, answer) = match &*method {
+                "GET" if !theirs.is_empty() && path.ends_with(theirs) => {
+                    (200, json!({"metadata": {"name": "clicks-tm"}}))
+                }
                 "GET" => (404, failure(404, "NotFound")),
                 _ if is_status && takes_status => (200, serde_json::to_value(job()).unwrap()),
                 _ if is_status => (403, failure(403, "Forbidden")),
@@ -89,6 +97,43 @@ async fn status_that_is_refused_is_tried_again_less_and_less_often() {
 
     let seconds = [1, 2, 4, 8].map(|seconds| Action::requeue(Duration::from_secs(seconds)));
     assert_eq!(waits, seconds);
+}
+
+/// A new operator finds an object of a child's name that somebody made while the old one lived.
+#[tokio::test(flavor = "multi_thread")]
+async fn job_that_runs_is_coordinated_although_a_childs_name_is_taken() {
+    let (client, asked) = server_with(true, "/poddisruptionbudgets/clicks-tm");
+    let context = context(client);
+    let job = with_finalizer();
+    let spec = serde_json::to_value(&job.spec).unwrap();
+    let kept = Kept {
+        record: Some(Record::new(UID, spec, 3)),
+        ..Kept::default()
+    };
+    let memory = Memory {
+        kept: Packed::of(&kept),
+        ..Memory::default()
+    };
+    context.remember(UID, memory);
+
+    // Its store is being opened: the Secret of it is asked for.
+    let secret = "/api/v1/namespaces/team/secrets/store";
+    let is_opening = || {
+        let asked = asked.lock().unwrap();
+        asked.iter().any(|(_, path, _)| path == secret)
+    };
+    let passes = async {
+        while !is_opening() {
+            let error = over(&job, &context).await.expect_err("it is told");
+            assert!(
+                matches!(error, Error::NotOurs { .. } | Error::Store(_)),
+                "{error:?}"
+            );
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(10), passes).await;
+    in_time.expect("its coordinator is started");
 }
 
 #[tokio::test(flavor = "multi_thread")]

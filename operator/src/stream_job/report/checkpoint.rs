@@ -43,7 +43,11 @@ fn completed(
     let epoch = known.coordinator.map_or(0, |it| signed(it.epoch.get()));
     let place = known.desired.map(|desired| {
         let store = &desired.store;
-        format!("s3://{}/{}", store.bucket, store.prefix)
+        let again = match known.lived.incarnation {
+            0 => String::new(),
+            n => format!("-{n}"),
+        };
+        format!("s3://{}/{}{again}", store.bucket, store.prefix)
     });
     CompletedCheckpoint {
         id,
@@ -106,6 +110,10 @@ pub(super) fn fresh(known: &Known<'_>, before: Option<&CheckpointStatus>) -> (Re
         );
     };
     let message = format!("checkpoint {} was completed at {}", newest.id, newest.time);
+    if known.phase == Phase::Failed {
+        // What came after it is in no checkpoint.
+        return (reason::CHECKPOINT_NOT_RUNNING, message);
+    }
     if known.phase.is_at_rest() {
         return (reason::CHECKPOINT_LAST, message);
     }

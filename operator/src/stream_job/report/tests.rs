@@ -821,6 +821,43 @@ fn checkpoint_of_a_job_that_nobody_can_run_is_not_called_fresh() {
     };
     let fresh = condition(&report(&job, &stopped), Kind::CheckpointFresh);
     assert_eq!((&*fresh.0, &*fresh.1), ("True", "Last"));
+    // One that has failed has read on behind it.
+    let failed = Known {
+        phase: Phase::Failed,
+        ..stopped
+    };
+    let fresh = condition(&report(&job, &failed), Kind::CheckpointFresh);
+    assert_eq!((&*fresh.0, &*fresh.1), ("Unknown", "NotRunning"));
+}
+
+/// A Stateless upgrade leaves the folder behind, with all that is in it.
+#[test]
+fn checkpoints_of_a_life_that_was_given_up_are_not_said_of_the_next() {
+    let (desired, coordinator) = (desired(), running());
+    let mut job = job();
+    job.status = Some(report(&job, &known(&desired, &coordinator)));
+    let lived = Lived {
+        incarnation: 1,
+        ..YOUNG
+    };
+    let nothing_yet = Status::default();
+    let begun = Known {
+        lived: &lived,
+        ..known(&desired, &nothing_yet)
+    };
+    let status = report(&job, &begun);
+    let block = status.checkpoint.clone().unwrap_or_default();
+    assert_eq!(block.last_completed, None);
+    assert!(!super::lived(Some(&status)).ran, "its folder may be empty");
+
+    job.status = Some(status);
+    let has_completed = Known {
+        coordinator: Some(&coordinator),
+        ..begun
+    };
+    let block = report(&job, &has_completed).checkpoint.unwrap_or_default();
+    let uri = block.last_completed.expect("it has completed one").uri;
+    assert!(uri.ends_with(&format!("{UID}-1")), "{uri}");
 }
 
 #[test]

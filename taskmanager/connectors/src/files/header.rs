@@ -106,7 +106,7 @@ pub fn read(source: &SourceFile, format: &TextFormat, columns: &[Column]) -> Res
     let mut chunker = Chunker::new(stream, framing(format), start, None);
     let first = chunker
         .take_first()
-        .map_err(|error| FileError::io("read", source.path(), error))?;
+        .map_err(|error| stream::read_error(source.path(), error))?;
     // A file without a single byte has no rows either.
     let Some(first) = first else {
         return Ok(Header {
@@ -185,6 +185,6 @@ fn bom_bytes(source: &SourceFile) -> Result<u64, FileError> {
     stream
         .take(3)
         .read_to_end(&mut first)
-        .map_err(|error| FileError::io("read", source.path(), error))?;
+        .map_err(|error| stream::read_error(source.path(), error))?;
     Ok(if first == b"\xEF\xBB\xBF" { 3 } else { 0 })
 }

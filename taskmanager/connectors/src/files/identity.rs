@@ -78,6 +78,20 @@ pub enum Error {
         /// How that was noticed.
         what: &'static str,
     },
+    /// It is not what its name or the document says, or not all of it.
+    #[error(
+        "{} is no whole {kind} file ({reason}); put a whole one in its place, or take it away, and start anew with \
+         --fresh",
+        path.display()
+    )]
+    Broken {
+        /// File.
+        path: PathBuf,
+        /// What it should be.
+        kind: &'static str,
+        /// What the library says.
+        reason: String,
+    },
 }
 
 impl Error {
@@ -104,7 +118,10 @@ impl Error {
                     | std::io::ErrorKind::UnexpectedEof
                     | std::io::ErrorKind::Other
             ),
-            Error::Vanished { .. } | Error::Shrank { .. } | Error::Changed { .. } => false,
+            Error::Vanished { .. }
+            | Error::Shrank { .. }
+            | Error::Changed { .. }
+            | Error::Broken { .. } => false,
         }
     }
 }

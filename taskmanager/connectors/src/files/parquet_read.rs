@@ -33,17 +33,8 @@ pub enum Error {
     /// The file is not what it was, or cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is no Parquet file, or a damaged one.
-    #[error("read {file} as Parquet")]
-    Parquet {
-        /// File.
-        file: String,
-        /// What is wrong.
-        #[source]
-        source: ParquetError,
-    },
-    /// A page is damaged.
-    #[error("read rows of {file}")]
+    /// Its rows cannot be sorted.
+    #[error("sort rows of {file}")]
     Rows {
         /// File.
         file: String,
@@ -66,9 +57,20 @@ impl Error {
     pub fn retry(&self) -> bool {
         match self {
             Error::File(error) => error.retry(),
-            Error::Parquet { .. } | Error::Rows { .. } | Error::Schema { .. } => false,
+            Error::Rows { .. } | Error::Schema { .. } => false,
         }
     }
+}
+
+/// Of a file that is no Parquet file, or a damaged one.
+fn broken(file: &str, error: &dyn std::error::Error) -> Error {
+    let reason = error.to_string();
+    let reason = reason.trim_start_matches("Parquet error: ").to_owned();
+    Error::File(FileError::Broken {
+        path: file.into(),
+        kind: "Parquet",
+        reason,
+    })
 }
 
 /// The Parquet files of one split, one after the other.
@@ -145,10 +147,7 @@ impl ParquetReading {
         input: T,
         name: String,
     ) -> Result<ParquetRecordBatchReader, Error> {
-        let error = |source| Error::Parquet {
-            file: name.clone(),
-            source,
-        };
+        let error = |error: ParquetError| broken(&name, &error);
         let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(error)?;
         let mut wanted = Vec::new();
         for column in self.columns.iter().filter(|column| column.wanted) {
@@ -190,11 +189,7 @@ impl ParquetReading {
                 };
                 continue;
             };
-            let batch = batch.map_err(|source| Error::Rows {
-                file: file.clone(),
-                source,
-            });
-            let batch = batch.map_err(|error| self.fault_or(error))?;
+            let batch = batch.map_err(|error| self.fault_or(broken(&file, &error)))?;
             let decoded = self.convert(&batch, &file)?;
             self.position.row += decoded.rows_n;
             return Ok(Some(DecodedPiece {

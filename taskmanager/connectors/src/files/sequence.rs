@@ -147,7 +147,7 @@ impl Sequence {
             let piece = open
                 .chunker
                 .next_piece(buffer)
-                .map_err(|error| FileError::io("read", source.path(), error))?;
+                .map_err(|error| stream::read_error(source.path(), error))?;
             if let Some(piece) = piece {
                 return Ok(Some(Job {
                     file: self.file,

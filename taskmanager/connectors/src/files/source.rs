@@ -83,9 +83,14 @@ fn facts_of(found: &Found, node: &str) -> Result<FileFacts, Error> {
         .map_err(|error| failed(format!("list files of {node}"), error.retry(), error))
 }
 
+/// What was done when an error came, which names the file itself.
+fn read_action(spec: &FileSourceSpec) -> String {
+    format!("read files of {}", spec.node)
+}
+
 /// Whether the files that are still to be read are those that were listed.
-fn check_files(state: &SplitState, shelf: &Arc<Shelf>) -> Result<(), Error> {
-    let action = || format!("read {}", state.split);
+fn check_files(state: &SplitState, spec: &FileSourceSpec) -> Result<(), Error> {
+    let (action, shelf) = (|| read_action(spec), &spec.shelf);
     let opened = split::open(state).map_err(|error| failed(action(), false, error))?;
     let Some((description, position)) = opened else {
         return Ok(());
@@ -114,7 +119,8 @@ fn files_of(state: &SplitState) -> Vec<SplitId> {
     files.iter().map(|file| file_id(&file.path)).collect()
 }
 
-fn listed(spec: &FileSourceSpec) -> Result<Vec<Found>, Error> {
+/// What the path of a source names now.
+pub(crate) fn listed(spec: &FileSourceSpec) -> Result<Vec<Found>, Error> {
     let found = spec.shelf.list(&spec.config.path);
     found.map_err(|error| {
         let action = format!("list files of {}", spec.node);
@@ -238,7 +244,7 @@ impl FileReader {
     }
 
     fn open(&self, state: &SplitState) -> Result<Option<Current>, Error> {
-        let action = || format!("read {}", state.split);
+        let action = || read_action(&self.spec);
         let Some((description, position)) =
             split::open(state).map_err(|error| failed(action(), false, error))?
         else {
@@ -394,10 +400,10 @@ impl FileReader {
     }
 
     fn read(&mut self) -> Result<Option<DecodedPiece>, Error> {
+        let action = || read_action(&self.spec);
         let Some(current) = &mut self.current else {
             return Ok(None);
         };
-        let action = || format!("read {}", current.split);
         match &mut current.reading {
             Open::Text(reading) => reading
                 .next_piece()
@@ -414,7 +420,7 @@ impl SourceReader for FileReader {
     async fn assign(&mut self, splits: Vec<SplitState>) -> Result<(), Error> {
         for split in splits {
             self.seen.extend(files_of(&split));
-            check_files(&split, &self.spec.shelf)?;
+            check_files(&split, &self.spec)?;
             if split.progress != SplitProgress::End {
                 self.all_bytes += split.weight;
                 self.waiting.push_back(split);

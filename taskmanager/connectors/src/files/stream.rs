@@ -6,7 +6,7 @@
 //! before the offset are passed over: neither gzip nor zstd can be entered in the middle. A plain one
 //! is entered at the block of its fingerprint.
 
-use std::io::{BufReader, Read, Seek, SeekFrom, Take};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Take};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,16 +78,42 @@ impl Read for Listed {
         let n = self.inner.read(buf)?;
         // Taken for the end, the rows behind it would be lost without a word.
         if n == 0 && !buf.is_empty() && self.inner.limit() > 0 {
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::UnexpectedEof,
-                "it was cut while it was read",
-            ));
+            let cut = Error::Changed {
+                path: self.path.clone(),
+                what: "it was cut while it was read",
+            };
+            return Err(std::io::Error::new(ErrorKind::UnexpectedEof, cut));
         }
         if n == 0 && !buf.is_empty() {
             self.look_at_end();
         }
         self.bytes.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
+    }
+}
+
+/// Why a stream of a file cannot be read on.
+pub fn read_error(path: &Path, source: std::io::Error) -> Error {
+    let kind = match Codec::of(path) {
+        Codec::Plain => return Error::io("read", path, source),
+        Codec::Gzip => "gzip",
+        Codec::Zstd => "zstd",
+    };
+    match Error::io("read", path, source) {
+        // The libraries say in these ways that what they read cannot be decompressed.
+        Error::Io { path, source, .. }
+            if matches!(
+                source.kind(),
+                ErrorKind::InvalidData
+                    | ErrorKind::InvalidInput
+                    | ErrorKind::UnexpectedEof
+                    | ErrorKind::Other
+            ) =>
+        {
+            let reason = source.to_string();
+            Error::Broken { path, kind, reason }
+        }
+        error => error,
     }
 }
 
@@ -161,7 +187,7 @@ fn enter_from(
     };
     let mut prefix = Prefix::at_block(chain.unwrap_or(0));
     let passed = std::io::copy(&mut stream.by_ref().take(offset - from), &mut prefix)
-        .map_err(|error| Error::io("read", path, error))?;
+        .map_err(|error| read_error(path, error))?;
     if passed < offset - from {
         return Err(Error::Shrank {
             path: path.to_owned(),
@@ -215,7 +241,7 @@ fn decompressed(
                 COMPRESSED_READ_BYTES,
                 listed,
             ))
-            .map_err(|error| Error::io("decompress", path, error))?,
+            .map_err(|error| read_error(path, error))?,
         ),
     })
 }
@@ -242,6 +268,34 @@ mod tests {
             .read_to_string(&mut text)
             .unwrap();
         text
+    }
+
+    #[test]
+    fn compressed_file_that_is_damaged_or_cut_is_named_once_and_with_a_cure() {
+        let text: String = (0..2_000).map(|n| format!("line {n}\n")).collect();
+        let (gzip, zstd) = (gzip(&text), zstd::encode_all(text.as_bytes(), 1).unwrap());
+        let mut damaged = gzip.clone();
+        damaged[1_000..1_010].fill(0xff);
+        for (name, content) in [
+            ("a.gz", damaged.as_slice()),
+            ("a.gz", &gzip[..gzip.len() / 2]),
+            ("a.gz", b"no such thing"),
+            ("a.zst", &zstd[..zstd.len() / 2]),
+            ("a.zst", b"no such thing"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+
+            let behind_all = text.len() as u64 + 1;
+            let entered = enter(&listed(&path), behind_all, None, &Arc::default());
+
+            let said = entered.map(drop).unwrap_err().to_string();
+            assert_eq!(said.matches(name).count(), 1, "{said}");
+            let kind = if name == "a.gz" { "gzip" } else { "zstd" };
+            assert!(said.contains(&format!("no whole {kind} file (")), "{said}");
+            assert!(said.contains("--fresh"), "{said}");
+        }
     }
 
     fn gzip(text: &str) -> Vec<u8> {

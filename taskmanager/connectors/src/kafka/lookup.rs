@@ -137,6 +137,20 @@ pub trait Ask {
     ) -> Result<Vec<Option<i64>>, Error>;
 }
 
+/// Whether a topic holds anything. Ends of transactions count: what they ended cannot be seen from here.
+///
+/// # Errors
+/// When a broker does not answer, or refuses.
+pub fn holds_records(lookup: &impl Ask, topic: &str) -> Result<bool, Error> {
+    for partition in 0..lookup.topic(topic)?.partitions_n {
+        let (low, high) = lookup.range(topic, partition)?;
+        if low < high {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// A client for questions.
 pub struct Lookup {
     consumer: BaseConsumer<Context>,
@@ -367,5 +381,32 @@ impl Ask for Lookup {
             });
         }
         Ok(offsets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
+    use super::*;
+
+    #[test]
+    fn a_record_in_any_partition_is_one_in_the_topic() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("t", 3, 1).unwrap();
+        let servers = cluster.bootstrap_servers();
+        let access = serde_json::from_value(serde_json::json!({"bootstrapServers": servers}));
+        let lookup = Lookup::open(&access.unwrap(), None).unwrap();
+        assert!(!holds_records(&lookup, "t").unwrap());
+
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &servers);
+        let producer: BaseProducer = config.create().unwrap();
+        let record = BaseRecord::<(), str>::to("t").payload("row").partition(2);
+        producer.send(record).unwrap();
+        producer.flush(ANSWER_TIMEOUT).unwrap();
+
+        assert!(holds_records(&lookup, "t").unwrap());
     }
 }

@@ -196,6 +196,16 @@ pub enum Doubt {
     Accepted,
 }
 
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Doubt::Open => "nothing is known",
+            Doubt::AllYoung => "all that is staged is younger than a marker becomes",
+            Doubt::Accepted => "a person accepts that rows may come twice",
+        })
+    }
+}
+
 /// Which intervals the one who takes over knows.
 #[derive(Clone, Copy, Debug)]
 pub enum Listed<'a> {

@@ -238,7 +238,7 @@ impl Inner {
         let kept_ms = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
         let is_young = |object: &StagedObject| {
             serde_json::from_str::<Detail>(&object.detail)
-                .is_ok_and(|detail| now_ms.saturating_sub(detail.staged_ms) < kept_ms)
+                .is_ok_and(|detail| detail.is_young(now_ms, kept_ms))
         };
         let objects = || listed.iter().flat_map(|interval| &interval.objects);
         let young = objects().count() > 0 && objects().all(is_young);
@@ -293,7 +293,7 @@ impl Inner {
                     if doubt == Doubt::Open {
                         return Err(self.vanished(wanted, kept));
                     }
-                    tracing::warn!(slot = %wanted.slot, ?doubt, "the slot's marker is gone; it is written anew");
+                    tracing::warn!(slot = %wanted.slot, why = %doubt, "the slot's marker is gone; it is written anew");
                 }
                 Taken::Vanished => return Err(self.vanished(wanted, kept)),
             }

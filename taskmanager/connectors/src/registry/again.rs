@@ -1,16 +1,18 @@
 //! Connectors for those who compute a job a second time.
 //!
-//! Owns: readers that read as fast as they can, and which rows a sink refuses for the sake of the place
-//! that it writes to, as that place is now. Start at: [`reader`], [`RecordLimit`].
+//! Owns: readers that read as fast as they can, which files are there now, and which rows a sink refuses for
+//! the sake of the place that it writes to, as that place is now. Start at: [`reader`], [`RecordLimit`].
+
+use std::path::PathBuf;
 
 use streamforge_core::job_graph::{Operator, SinkSpec, SourceSpec};
 use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
 use streamforge_engine::source::SourceReader;
 
-use super::{Surroundings, is_readable_topic, kafka_sink, open_reader};
+use super::{Surroundings, file_source, is_readable_topic, kafka_sink, open_reader};
 use crate::error::failed;
-use crate::files::source::ReaderPlace;
+use crate::files::source::{ReaderPlace, listed};
 use crate::generator::GeneratorReader;
 use crate::kafka::encode::Encoder;
 use crate::kafka::topic_settings::TopicView;
@@ -29,6 +31,22 @@ pub fn reader(
     let config = &spec.connector.config;
     let reader = GeneratorReader::new(&operator.node, config, &operator.output, spec.origin)?;
     Ok(Box::new(reader.at_full_speed()))
+}
+
+/// The files that the path of a source names now; nothing is known of a source of another kind.
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn files_now(
+    operator: &Operator,
+    spec: &SourceSpec,
+    surroundings: &Surroundings,
+) -> Result<Option<Vec<PathBuf>>, Error> {
+    if spec.connector.kind != "file" {
+        return Ok(None);
+    }
+    let found = listed(&file_source(operator, spec, surroundings)?)?;
+    Ok(Some(found.into_iter().map(|file| file.path).collect()))
 }
 
 /// The longest record that a sink's topic takes.

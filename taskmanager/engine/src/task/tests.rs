@@ -240,7 +240,10 @@ impl Job {
         for effect in self.core(id).take_effects() {
             match effect {
                 Effect::Send { to, element, .. } => {
-                    let key = (task(1, to.0), id.subtask.0 as usize);
+                    let receiver = task(1, to.0);
+                    let mut channels = self.tasks[&receiver].channels();
+                    let channel = channels.position(|channel| channel.sender == id.subtask);
+                    let key = (receiver, channel.expect("it has one from there"));
                     self.queues.entry(key).or_default().push_back(element);
                 }
                 Effect::Answer { channel, watermark } => {
@@ -339,6 +342,40 @@ impl Job {
     fn watermark(&self, subtask: u32) -> Watermark {
         self.tasks[&task(1, subtask)].nodes[0].watermark
     }
+}
+
+/// Attack 26, with a barrier that is still on its way, behind rows for example, when the sessions break:
+/// tasks go on without a coordinator.
+#[test]
+fn barrier_that_comes_after_its_coordinator_has_gone_keeps_no_input_waiting_a2_f1() {
+    let mut job = Job::new([0, 0]);
+    job.settle();
+    job.checkpoint(0, 7);
+    for core in job.tasks.values_mut() {
+        core.give_up_alignment();
+    }
+    job.settle();
+
+    for time in [50, 60] {
+        job.rows(0, &[time]);
+        job.rows(1, &[time]);
+        job.settle();
+    }
+
+    assert_eq!([job.watermark(0), job.watermark(1)], [Watermark(60); 2]);
+    // Whoever comes next is answered.
+    for subtask in [0, 1] {
+        let core = job.core(task(0, subtask));
+        core.on_abort(CheckpointId::from_stored(8));
+    }
+    for subtask in [0, 1] {
+        job.core(task(1, subtask))
+            .on_abort(CheckpointId::from_stored(8));
+        job.checkpoint(subtask, 9);
+    }
+    job.settle();
+    let ninth = CheckpointId::from_stored(9);
+    assert_eq!(job.acks.iter().filter(|(_, id)| *id == ninth).count(), 4);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use streamforge_core::messages::{Deployment, Event, Registration};
 
+use super::super::rig::name;
 use super::job::*;
 use super::leaving::left_with_output;
 use crate::*;
@@ -39,6 +40,28 @@ fn task_manager_that_was_to_join_and_did_not_keeps_nobody_from_adopting_f1() {
         assert_eq!(new.sent_names()[..2], ["adopt", "adopt"]);
         assert_eq!(new.head().epoch, epoch);
     }
+}
+
+/// a waits at every barrier for channels that nobody will open, until it hears that: its session broke
+/// before, and the coordinator died right after the head had taken the table back.
+#[test]
+fn hand_over_that_was_withdrawn_is_withdrawn_once_more_by_who_adopts_k3_f1() {
+    let mut job = growing();
+    let running = job.rig.deployment();
+    let reason = "no way to a".to_owned();
+    job.say(&c(), Event::HandOverRefused { reason });
+    assert_eq!(job.rig.head().proposed, None);
+
+    let mut new = job.successor();
+    new.wait(1);
+    register(&mut new, &a(), job.runs(true));
+    register(&mut new, &b(), runs(&job, &running));
+
+    assert_eq!(new.sent_names()[..2], ["adopt", "adopt"]);
+    let sent = new.sent.iter().zip(&new.sent_to);
+    let to_a = sent.filter(|(_, to)| **to == a());
+    let to_a: Vec<&str> = to_a.map(|((_, command), _)| name(command)).collect();
+    assert!(to_a.contains(&"withdraw"), "{to_a:?}");
 }
 
 /// b left with output, and has heard nothing of the hand-over after that.

@@ -62,6 +62,7 @@ pub fn disk_error(action: String, error: std::io::Error) -> Error {
         error.kind(),
         ErrorKind::StorageFull
             | ErrorKind::QuotaExceeded
+            | ErrorKind::FileTooLarge
             | ErrorKind::ReadOnlyFilesystem
             | ErrorKind::PermissionDenied
             | ErrorKind::NotFound

@@ -344,6 +344,34 @@ async fn a_file_that_changed_since_the_checkpoint_is_named_before_any_row() {
 }
 
 #[tokio::test]
+async fn a_broken_file_is_named_once_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, format) in [
+        ("a.ndjson.gz", json()),
+        ("a.ndjson.zst", json()),
+        ("a.parquet", FileFormat::Parquet),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, "no such thing").unwrap();
+        let spec = spec(path.to_str().unwrap(), format, Order::Any);
+
+        let broken = read(&spec, 1, splits(&spec).await, usize::MAX).await;
+
+        let error = broken.unwrap_err();
+        let said = error.with_causes();
+        assert_eq!(said.matches(name).count(), 1, "{said}");
+        for words in [
+            "read files of in: ",
+            "is no whole ",
+            "start anew with --fresh",
+        ] {
+            assert!(said.contains(words), "{said}");
+        }
+        assert_eq!(error.recovery(), streamforge_engine::error::Recovery::Stop);
+    }
+}
+
+#[tokio::test]
 async fn a_pattern_that_matches_nothing_is_an_error_unless_watched() {
     let folder = tempfile::tempdir().unwrap();
     let pattern = folder.path().join("*.ndjson").to_str().unwrap().to_owned();

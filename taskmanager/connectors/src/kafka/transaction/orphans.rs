@@ -71,7 +71,14 @@ pub(super) fn open_partitions(
     };
     let found: BTreeMap<i32, i64> = pairs.filter_map(is_open).collect();
     if !found.is_empty() {
-        tracing::info!(id = place.id, topic = place.topic, partitions = ?found, "transactions are open");
+        let since = |(partition, offset)| format!("{partition} from offset {offset}");
+        let partitions = found.iter().map(since).collect::<Vec<_>>().join(", ");
+        tracing::info!(
+            id = place.id,
+            topic = place.topic,
+            partitions,
+            "transactions are open"
+        );
     }
     Ok(found)
 }

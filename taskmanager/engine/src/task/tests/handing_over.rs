@@ -242,6 +242,57 @@ fn backlog_of_a_split_that_moves_is_not_late_at_its_new_reader_t6_attack_36() {
     );
 }
 
+/// All subtasks go to another machine. Split `s1` was idle at 40 while windows fired up to 100: what comes of it
+/// now is late for those, as it would have been before.
+#[test]
+fn who_reads_on_for_subtasks_that_all_left_judges_rows_by_what_has_fired_t6_attack_37() {
+    let mut job = Job::new([0, 0]);
+    job.settle();
+    job.rows(0, &[100]);
+    job.rows(1, &[40]);
+    job.settle();
+    job.idle(1);
+    assert_eq!([job.watermark(0), job.watermark(1)], [Watermark(100); 2]);
+    let mut plan = (*plan(&[2], 2)).clone();
+    let dealt = plan.splits.values_mut().next().unwrap();
+    dealt.insert(split(0), SubtaskIdx(2));
+    let plan = Arc::new(plan);
+    job.prepare(&plan);
+    for subtask in [0, 1, 2] {
+        job.barrier(subtask);
+    }
+    job.settle();
+
+    let state = |n: u32, w| SplitState {
+        split: split(n),
+        progress: SplitProgress::At("1".to_owned()),
+        watermark: Watermark(w),
+        description: String::new(),
+        weight: 1,
+    };
+    let reader = job.core(task(0, 2));
+    let mine = reader.splits_after(&[state(0, 100), state(1, 40)]);
+    assert_eq!(mine.len(), 2);
+    reader.receive_splits(mine).unwrap();
+    job.settle();
+    let gained = RestoredState {
+        watermark: Watermark(100),
+        ..RestoredState::default()
+    };
+    job.core(task(1, 2)).receive(vec![(0, gained)]).unwrap();
+    job.settle();
+
+    assert_eq!(job.watermark(2), Watermark(100));
+    let reader = &job.tasks[&task(0, 2)];
+    assert!(reader.takes_rows());
+    let judges_by = reader.nodes[0].watermark.max(reader.nodes[0].floor);
+    assert_eq!(
+        judges_by,
+        Watermark(100),
+        "60 is late for a window up to 70"
+    );
+}
+
 #[test]
 fn groups_given_away_leave_and_their_owner_answers_joins_to_the_end_k3_t6() {
     let (mut job, _) = handed_over(&[0], 0);
