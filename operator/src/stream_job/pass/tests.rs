@@ -124,7 +124,9 @@ async fn job_that_runs_is_coordinated_although_a_childs_name_is_taken() {
     };
     let passes = async {
         while !is_opening() {
-            let error = over(&job, &context).await.expect_err("it is told");
+            let error = over(&job.clone().into(), &context)
+                .await
+                .expect_err("it is told");
             assert!(
                 matches!(error, Error::NotOurs { .. } | Error::Store(_)),
                 "{error:?}"
