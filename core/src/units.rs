@@ -13,16 +13,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// a time and a few durations must stay far from the ends of an i64.
 pub const DURATION_MICROS_MAX: i64 = 100_000 * 86_400_000_000;
 
-/// The schema's pattern of a [`HumanDuration`].
-pub const DURATION_PATTERN: &str =
-    "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?$";
+/// The schema's pattern of a [`HumanDuration`]. No pattern can add, so each unit is bounded such that all of them together
+/// stay below [`DURATION_MICROS_MAX`]: 49,999 days and 45, 19, 31, 3 and 3 years. What a pattern admits and nobody can
+/// read would be stored by an API server.
+pub const DURATION_PATTERN: &str = "^([1-4]?[0-9]{1,4}d)?([1-3]?[0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,11}ms)?([0-9]{1,14}us)?$";
 
 /// The schema's pattern of a [`HumanOffset`].
-pub const OFFSET_PATTERN: &str =
-    "^-?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?$";
+pub const OFFSET_PATTERN: &str = "^-?([1-4]?[0-9]{1,4}d)?([1-3]?[0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,11}ms)?([0-9]{1,14}us)?$";
 
-/// The schema's pattern of a [`ByteSize`].
-pub const SIZE_PATTERN: &str = "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$";
+/// The shortest duration, `0s`: the patterns would admit an empty text and a bare sign.
+pub const DURATION_CHARS_MIN: usize = 2;
+
+/// The schema's pattern of a [`ByteSize`]: each unit is bounded such that it stays below 2^63 bytes.
+pub const SIZE_PATTERN: &str =
+    "^([0-9]{1,18}|[0-9]{1,15}(Ki|k)|[0-9]{1,12}(Mi|M)|[0-9]{1,9}(Gi|G)|[0-9]{1,6}(Ti|T))$";
+
+/// The shortest size, `0`.
+const SIZE_CHARS_MIN: usize = 1;
 
 /// Units of a duration, largest first: the order in which they are written.
 const UNITS: [(&str, i64); 6] = [
@@ -274,7 +281,7 @@ impl fmt::Display for ByteSize {
 
 /// Serde and schema of a type that is written as text.
 macro_rules! written_as_text {
-    ($name:ident, $pattern:ident, $description:literal) => {
+    ($name:ident, $pattern:ident, $chars_min:ident, $description:literal) => {
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -300,6 +307,7 @@ macro_rules! written_as_text {
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 schemars::json_schema!({
                     "type": "string",
+                    "minLength": $chars_min,
                     "maxLength": 40,
                     "pattern": $pattern,
                     "description": $description,
@@ -312,14 +320,21 @@ macro_rules! written_as_text {
 written_as_text!(
     HumanDuration,
     DURATION_PATTERN,
+    DURATION_CHARS_MIN,
     "A duration: 250ms 10s 1m 1h30m 7d"
 );
 written_as_text!(
     HumanOffset,
     OFFSET_PATTERN,
+    DURATION_CHARS_MIN,
     "A duration that may be negative: 3h -15m"
 );
-written_as_text!(ByteSize, SIZE_PATTERN, "A size in bytes: 64Mi");
+written_as_text!(
+    ByteSize,
+    SIZE_PATTERN,
+    SIZE_CHARS_MIN,
+    "A size in bytes: 64Mi"
+);
 
 #[cfg(test)]
 mod tests {

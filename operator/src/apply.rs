@@ -9,9 +9,11 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use kube::core::Request;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use streamforge_crds::v1alpha1::StreamJob;
 
 use crate::names::FIELD_MANAGER;
@@ -36,6 +38,39 @@ where
     let params = PatchParams::apply(FIELD_MANAGER).force();
     api.patch(&object.name_any(), &params, &Patch::Apply(object))
         .await
+}
+
+/// Patches a resource of ours, its status or all but that. What the server answers is not read: it may be nothing that
+/// can be.
+///
+/// # Errors
+/// The server's.
+pub async fn patch<K>(
+    client: &Client,
+    object: &K,
+    part: Part,
+    (params, patch): (&PatchParams, &Patch<Value>),
+) -> Result<(), kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    let request = Request::new(K::url_path(&(), Some(&namespace)));
+    let request = match part {
+        Part::Object => request.patch(&name, params, patch),
+        Part::Status => request.patch_subresource("status", &name, params, patch),
+    };
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    client.request_text(request).await.map(drop)
+}
+
+/// What of a resource is patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All but the status.
+    Object,
+    /// The status.
+    Status,
 }
 
 /// As [`apply`]. A field that cannot be changed makes the server refuse; then the set is made anew, and

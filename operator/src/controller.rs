@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _, stream};
 use kube::api::ListParams;
+use kube::core::Request;
 use kube::runtime::controller::{Action, Config as ControllerConfig};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::Event;
@@ -31,6 +32,7 @@ use crate::children::{Children, Wakes};
 use crate::credentials::Users;
 use crate::ending::Endings;
 use crate::fleet::Fleet;
+use crate::heard::Heard;
 use crate::metrics::Metrics;
 use crate::opening::Openings;
 use crate::recorder::Recorder;
@@ -41,7 +43,7 @@ use crate::stream_job::checked::Checked;
 use crate::stream_job::error;
 use crate::stream_job::pass::{self, Memory};
 use crate::stream_job::report::Phase;
-use crate::watch::{Whole, follow};
+use crate::watch::{Own, follow};
 
 /// Passes over different jobs at the same time.
 const PASSES_MAX: u16 = 16;
@@ -184,7 +186,10 @@ where
 {
     let kind = K::kind(&());
     let all: Api<K> = Api::all(client.clone());
-    match all.list_metadata(&ListParams::default().limit(1)).await {
+    // That it is answered is enough: what is in the answer may be nothing that can be read.
+    let request = Request::new(all.resource_url()).list_metadata(&ListParams::default().limit(1));
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    match client.request_text(request).await {
         Ok(_) => Ok(()),
         // Namespaced rights: the watches will tell.
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
@@ -233,8 +238,8 @@ async fn of_scope(context: Arc<Context>, namespace: Option<String>) {
     let passes = async {
         // A pass that knows nothing of children would apply them all.
         complete.await;
+        let savepoints = pass_over_savepoints(&context, jobs.0.clone(), savepoints.0, changes);
         let jobs = pass_over_jobs(&context, namespace.clone(), jobs.0, woken);
-        let savepoints = pass_over_savepoints(&context, savepoints.0, changes);
         futures::future::join(jobs, savepoints).await
     };
     futures::future::join(futures::future::join_all(watches), passes).await;
@@ -242,7 +247,7 @@ async fn of_scope(context: Arc<Context>, namespace: Option<String>) {
 
 /// The savepoints there are, and the way to make one be looked at.
 type Savepoints = (
-    Store<Savepoint>,
+    Store<Heard<Savepoint>>,
     mpsc::UnboundedSender<ObjectRef<Savepoint>>,
 );
 
@@ -250,34 +255,37 @@ type Savepoints = (
 fn watch_jobs(
     context: &Arc<Context>,
     scope: Option<&str>,
-    mut store: reflector::store::Writer<StreamJob>,
+    mut store: reflector::store::Writer<Heard<StreamJob>>,
     (wakes, (savepoints, changed)): (Wakes, Savepoints),
 ) -> BoxFuture<'static, ()> {
-    let source = Whole(api::<StreamJob>(&context.client, scope));
+    let source = Own(api::<StreamJob>(&context.client, scope));
     let pulse = context.metrics.pulses().begin();
     let context = Arc::clone(context);
     Box::pin(async move {
-        let known = |store: &reflector::store::Writer<StreamJob>| -> BTreeMap<String, _> {
+        let known = |store: &reflector::store::Writer<Heard<StreamJob>>| -> BTreeMap<String, _> {
             let known = store.as_reader().state();
-            let of = |job: &Arc<StreamJob>| Some((job.uid()?, ObjectRef::from_obj(&**job)));
+            let of =
+                |job: &Arc<Heard<StreamJob>>| Some((job.uid()?, ObjectRef::from_obj(&job.object)));
             known.iter().filter_map(of).collect()
         };
         let gone = |uid: &str, job: &ObjectRef<StreamJob>| {
             context.metrics.on_gone(job);
             context.forget(uid);
         };
-        let tell = move |mut event: Event<StreamJob>| {
+        let tell = move |mut event: Event<Heard<StreamJob>>| {
             let before = match &event {
                 Event::InitDone => known(&store),
                 _ => BTreeMap::new(),
             };
             if let Event::Apply(job) | Event::InitApply(job) = &mut event {
-                forget_what_nobody_reads(job);
+                forget_what_nobody_reads(&mut job.object);
+                warn(&store, job);
             }
             let news = match &event {
                 Event::Apply(job) => {
                     let before = store.as_reader().get(&ObjectRef::from_obj(job));
-                    is_news(before.as_deref(), job).then(|| job.clone())
+                    let before = before.as_ref().map(|before| &before.object);
+                    is_news(before, job).then(|| job.object.clone())
                 }
                 _ => None,
             };
@@ -285,14 +293,17 @@ fn watch_jobs(
             if let Some(job) = news {
                 let all = savepoints.state();
                 let waiting = all.iter().filter(|it| savepoint::waits_for(it, &job));
-                waiting.for_each(|it| wake(&changed, &**it));
+                waiting.for_each(|it| wake(&changed, &it.object));
             }
             match &event {
                 // Somebody took its finalizer away.
                 Event::Delete(job) => {
-                    gone(&job.uid().unwrap_or_default(), &ObjectRef::from_obj(job));
+                    gone(
+                        &job.uid().unwrap_or_default(),
+                        &ObjectRef::from_obj(&job.object),
+                    );
                 }
-                Event::Apply(job) => wake(&wakes, job),
+                Event::Apply(job) => wake(&wakes, &job.object),
                 // Only now what came before can be read.
                 Event::InitDone => {
                     let now = known(&store);
@@ -302,13 +313,24 @@ fn watch_jobs(
                         .as_reader()
                         .state()
                         .iter()
-                        .for_each(|it| wake(&wakes, &**it));
+                        .for_each(|it| wake(&wakes, &it.object));
                 }
                 Event::Init | Event::InitApply(_) => {}
             }
         };
         match follow(source, None, pulse, tell).await {}
     })
+}
+
+/// Says in the log what cannot be read.
+fn warn<K>(store: &reflector::store::Writer<Heard<K>>, heard: &Heard<K>)
+where
+    K: kube::Resource<DynamicType = ()> + Clone + 'static,
+{
+    if heard.unreadable.is_some() {
+        let before = store.as_reader().get(&ObjectRef::from_obj(heard));
+        heard.warn(before.as_deref());
+    }
 }
 
 /// Who wrote which field, and what `kubectl apply` keeps: the whole document once more.
@@ -328,21 +350,24 @@ fn is_news(before: Option<&StreamJob>, now: &StreamJob) -> bool {
 fn watch_savepoints(
     context: &Arc<Context>,
     scope: Option<&str>,
-    mut store: reflector::store::Writer<Savepoint>,
+    mut store: reflector::store::Writer<Heard<Savepoint>>,
     changed: mpsc::UnboundedSender<ObjectRef<Savepoint>>,
 ) -> BoxFuture<'static, ()> {
-    let source = Whole(api::<Savepoint>(&context.client, scope));
+    let source = Own(api::<Savepoint>(&context.client, scope));
     let pulse = context.metrics.pulses().begin();
     Box::pin(async move {
-        let tell = move |event: Event<Savepoint>| {
+        let tell = move |event: Event<Heard<Savepoint>>| {
+            if let Event::Apply(savepoint) | Event::InitApply(savepoint) = &event {
+                warn(&store, savepoint);
+            }
             store.apply_watcher_event(&event);
             match &event {
-                Event::Apply(savepoint) => wake(&changed, savepoint),
+                Event::Apply(savepoint) => wake(&changed, &savepoint.object),
                 Event::InitDone => store
                     .as_reader()
                     .state()
                     .iter()
-                    .for_each(|it| wake(&changed, &**it)),
+                    .for_each(|it| wake(&changed, &it.object)),
                 Event::Init | Event::InitApply(_) | Event::Delete(_) => {}
             }
         };
@@ -369,7 +394,7 @@ fn received<T: Send + 'static>(
 async fn pass_over_jobs(
     context: &Arc<Context>,
     scope: Option<String>,
-    store: Store<StreamJob>,
+    store: Store<Heard<StreamJob>>,
     woken: mpsc::UnboundedReceiver<ObjectRef<StreamJob>>,
 ) {
     let by_fleet = stream::unfold(context.fleet.woken(), |mut woken| async move {
@@ -388,10 +413,12 @@ async fn pass_over_jobs(
     let config = ControllerConfig::default()
         .concurrency(PASSES_MAX)
         .debounce(DEBOUNCE);
-    let nothing = stream::pending::<Result<StreamJob, watcher::Error>>();
+    let nothing = stream::pending::<Result<Heard<StreamJob>, watcher::Error>>();
     let (metrics, known) = (context.metrics.clone(), store.clone());
-    let woken = stream::select(received(woken), by_fleet).inspect(move |job| {
-        metrics.on_wake(job, || known.get(job).is_some());
+    let woken = stream::select(received(woken), by_fleet).map(move |job| {
+        let heard = job.clone().into_kind_unchecked(());
+        metrics.on_wake(&job, || known.get(&heard).is_some());
+        heard
     });
     let (known, known_after) = (store.clone(), store.clone());
     Controller::for_stream(nothing, store)
@@ -412,14 +439,24 @@ async fn pass_over_jobs(
 
 async fn pass_over_savepoints(
     context: &Arc<Context>,
-    store: Store<Savepoint>,
+    jobs: Store<Heard<StreamJob>>,
+    store: Store<Heard<Savepoint>>,
     changes: mpsc::UnboundedReceiver<ObjectRef<Savepoint>>,
 ) {
-    let nothing = stream::pending::<Result<Savepoint, watcher::Error>>();
+    // Before that no job is there, and each savepoint would say so.
+    let _gone = jobs.wait_until_ready().await;
+    let config = ControllerConfig::default()
+        .concurrency(PASSES_MAX)
+        .debounce(DEBOUNCE);
+    let nothing = stream::pending::<Result<Heard<Savepoint>, watcher::Error>>();
     Controller::for_stream(nothing, store)
-        .reconcile_on(received(changes))
+        .reconcile_on(received(changes).map(|it| it.into_kind_unchecked(())))
+        .with_config(config)
         .run(
-            |savepoint, context| around::within_its_time(savepoint::reconcile(savepoint, context)),
+            move |savepoint, context| {
+                let pass = savepoint::reconcile(savepoint, context, jobs.clone());
+                around::within_its_time(pass)
+            },
             savepoint::again,
             Arc::clone(context),
         )
@@ -428,11 +465,11 @@ async fn pass_over_savepoints(
 }
 
 async fn reconcile(
-    job: Arc<StreamJob>,
+    job: Arc<Heard<StreamJob>>,
     context: Arc<Context>,
-    known: Store<StreamJob>,
+    known: Store<Heard<StreamJob>>,
 ) -> Result<Action, error::Error> {
-    context.metrics.on_begin(&ObjectRef::from_obj(&*job));
+    context.metrics.on_begin(&ObjectRef::from_obj(&job.object));
     let began = Instant::now();
     let passed = around::within_its_time(Box::pin(pass::over(&job, &context))).await;
     let failed = passed.as_ref().err().map(error::Error::reason);
@@ -442,7 +479,11 @@ async fn reconcile(
 }
 
 /// After how long a pass that failed is made again.
-pub(crate) fn again(job: Arc<StreamJob>, failed: &error::Error, context: Arc<Context>) -> Action {
+pub(crate) fn again(
+    job: Arc<Heard<StreamJob>>,
+    failed: &error::Error,
+    context: Arc<Context>,
+) -> Action {
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let mut memory = context.memory(&uid);
     memory.failed_n = memory.failed_n.saturating_add(1);

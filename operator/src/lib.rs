@@ -18,6 +18,7 @@ pub mod ending;
 pub mod events;
 pub mod fleet;
 pub mod hash;
+pub mod heard;
 pub mod lease;
 pub mod metrics;
 pub mod names;

@@ -10,23 +10,26 @@ use std::time::Duration;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::{Api, Resource as _, ResourceExt as _};
-use serde_json::json;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
 use streamforge_core::s3::{S3Place, SCHEME};
 use streamforge_core::savepoint;
 use streamforge_core::units::ByteSize;
 use streamforge_crds::v1alpha1::{DeletionPolicy, Savepoint, SavepointStatus, StreamJob};
 use streamforge_host::{Ask, SavepointState};
 
-use crate::apply::{STATUS_MANAGER, is_conflict, is_gone};
+use crate::apply::{self, Part, STATUS_MANAGER, is_conflict, is_gone};
 use crate::controller::Context;
 use crate::events;
+use crate::heard::Heard;
 use crate::names::Names;
 use crate::one_line::one_line;
+use crate::record::Record;
 use crate::stores::Opener;
 use crate::stream_job::error::{Error, chain};
 use crate::stream_job::pass::status::publish;
-use crate::stream_job::report::Phase;
+use crate::stream_job::report::{Phase, listed};
 use crate::stream_job::validate::Problem;
 use crate::stream_job::{conditions, coordinate, keep, validate};
 
@@ -45,6 +48,9 @@ const LOOK_AGAIN_LATER: Duration = Duration::from_secs(10);
 /// How often one is looked at that has waited for long: the watch of jobs tells of the job that it waits for.
 const LOOK_AGAIN_SELDOM: Duration = Duration::from_secs(300);
 
+/// How often one asks whose job has had no room for it for long.
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(60);
+
 /// How long a savepoint whose resource is being deleted may take to end: its copy cannot be deleted before.
 const END_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
@@ -61,13 +67,28 @@ const UID_LETTERS: usize = 8;
 ///
 /// # Errors
 /// When something around it does not work; it is tried again.
-pub async fn reconcile(resource: Arc<Savepoint>, context: Arc<Context>) -> Result<Action, Error> {
+pub async fn reconcile(
+    heard: Arc<Heard<Savepoint>>,
+    context: Arc<Context>,
+    jobs: Store<Heard<StreamJob>>,
+) -> Result<Action, Error> {
+    let resource = &heard.object;
     let pass = Pass {
-        resource: &resource,
+        resource,
         context: &context,
+        jobs: &jobs,
     };
     if resource.metadata.deletion_timestamp.is_some() {
         return pass.delete().await;
+    }
+    if let Some(unreadable) = &heard.unreadable {
+        if unreadable.status || is_over(resource) {
+            return Ok(Action::await_change());
+        }
+        let reason = listed(&unreadable.problems);
+        return pass
+            .report(in_phase("Pending", reason), LOOK_AGAIN_SELDOM)
+            .await;
     }
     // The policy may be edited at any time, also of one that is whole.
     let deletes = resource.spec.deletion_policy == DeletionPolicy::Delete;
@@ -75,10 +96,10 @@ pub async fn reconcile(resource: Arc<Savepoint>, context: Arc<Context>) -> Resul
         pass.set_finalizer(deletes).await?;
         return Ok(Action::requeue(LOOK_AGAIN));
     }
-    if is_over(&resource) {
+    if is_over(resource) {
         return Ok(Action::await_change());
     }
-    if let Some(problem) = problem(&resource) {
+    if let Some(problem) = problem(resource) {
         let status = in_phase("Failed", problem.to_string());
         return pass.report(status, LOOK_AGAIN_LATER).await;
     }
@@ -86,7 +107,7 @@ pub async fn reconcile(resource: Arc<Savepoint>, context: Arc<Context>) -> Resul
 }
 
 /// After a pass that failed.
-pub fn again(resource: Arc<Savepoint>, error: &Error, _: Arc<Context>) -> Action {
+pub fn again(resource: Arc<Heard<Savepoint>>, error: &Error, _: Arc<Context>) -> Action {
     let (namespace, name) = (
         resource.namespace().unwrap_or_default(),
         resource.name_any(),
@@ -135,6 +156,12 @@ fn look_again(age: SignedDuration) -> Duration {
     (age / 4).clamp(LOOK_AGAIN_LATER, LOOK_AGAIN_SELDOM)
 }
 
+/// After how long one of this age whose job has no room for it asks again.
+fn ask_again(age: SignedDuration) -> Duration {
+    let age = Duration::try_from(age).unwrap_or_default();
+    (age / 4).clamp(LOOK_AGAIN, ASK_AGAIN_MAX)
+}
+
 /// What it waits for at first.
 const WAITS: &str = "it waits for its checkpoint";
 
@@ -154,6 +181,8 @@ fn unreadable(job: &str) -> SavepointStatus {
 struct Pass<'a> {
     resource: &'a Savepoint,
     context: &'a Context,
+    /// As they were heard of: a thousand savepoints that wait must not ask the API server each second.
+    jobs: &'a Store<Heard<StreamJob>>,
 }
 
 impl Pass<'_> {
@@ -161,17 +190,21 @@ impl Pass<'_> {
         self.resource.namespace().unwrap_or_default()
     }
 
-    fn api<K>(&self) -> Api<K>
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
-    {
-        Api::namespaced(self.context.client.clone(), &self.namespace())
+    async fn patch(&self, patch: &Patch<Value>) -> Result<(), kube::Error> {
+        let (client, params) = (&self.context.client, PatchParams::default());
+        apply::patch(client, self.resource, Part::Object, (&params, patch)).await
     }
 
     fn age(&self) -> SignedDuration {
         let made = self.resource.metadata.creation_timestamp.as_ref();
         made.map(|made| Timestamp::now().duration_since(made.0))
             .unwrap_or_default()
+    }
+
+    /// The job that it names.
+    fn job(&self) -> Option<Arc<Heard<StreamJob>>> {
+        let job = ObjectRef::new(&self.resource.spec.job).within(&self.namespace());
+        self.jobs.get(&job)
     }
 
     /// The name of the copy: another resource of the same name is another copy.
@@ -185,13 +218,7 @@ impl Pass<'_> {
 
     async fn take(&self) -> Result<Action, Error> {
         let name = &self.resource.spec.job;
-        let jobs: Api<StreamJob> = self.api();
-        let job = jobs.get_opt(name).await;
-        let job = job.map_err(|source| Error::Api {
-            what: "read the StreamJob",
-            source,
-        })?;
-        let Some(job) = job else {
+        let Some(job) = self.job() else {
             let status = in_phase("Pending", no_job(name));
             return self.report(status, look_again(self.age())).await;
         };
@@ -222,12 +249,12 @@ impl Pass<'_> {
                 let ordered = coordinator
                     .orders
                     .ask(|answer| Ask::Savepoint(copy, false, answer));
-                let reason = match ordered.await {
-                    Ok(Ok(())) => WAITS.to_owned(),
-                    Ok(Err(reason)) => reason,
-                    Err(over) => over.to_string(),
+                let (reason, wait) = match ordered.await {
+                    Ok(Ok(())) => (WAITS.to_owned(), LOOK_AGAIN),
+                    Ok(Err(reason)) => (reason, ask_again(self.age())),
+                    Err(over) => (over.to_string(), LOOK_AGAIN),
                 };
-                self.report(in_phase("Pending", reason), LOOK_AGAIN).await
+                self.report(in_phase("Pending", reason), wait).await
             }
             Err(over) => {
                 let status = in_phase("Pending", over.to_string());
@@ -278,10 +305,19 @@ impl Pass<'_> {
         }
     }
 
+    /// What is on record of the job: as the passes over it remember it, whose coordinator it is.
+    async fn record(&self, job: &StreamJob) -> Result<Option<Record>, Error> {
+        let uid = job.uid().unwrap_or_default();
+        let remembered = self.context.memory(&uid).kept.unpacked();
+        if remembered.record.is_some() {
+            return Ok(remembered.record);
+        }
+        Ok(keep::read(&self.context.client, job).await?.record)
+    }
+
     /// Where the copy is.
     async fn place(&self, job: &StreamJob) -> Result<Option<S3Place>, Error> {
-        let kept = keep::read(&self.context.client, job).await?;
-        let Some(record) = kept.record else {
+        let Some(record) = self.record(job).await? else {
             return Ok(None);
         };
         let mut of_record = job.clone();
@@ -304,12 +340,8 @@ impl Pass<'_> {
             return Ok(());
         }
         let patch = json!({"metadata": {"annotations": {PLACE: place}}});
-        let savepoints: Api<Savepoint> = self.api();
-        let name = self.resource.name_any();
-        let patched = savepoints
-            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await;
-        patched.map(drop).map_err(|source| Error::Api {
+        let patched = self.patch(&Patch::Merge(patch)).await;
+        patched.map_err(|source| Error::Api {
             what: "annotate the Savepoint",
             source,
         })
@@ -324,17 +356,16 @@ impl Pass<'_> {
             "metadata": {"name": self.resource.name_any(), "uid": self.resource.uid()},
             "status": status,
         });
-        let savepoints: Api<Savepoint> = self.api();
         let params = PatchParams::apply(STATUS_MANAGER).force();
-        let name = self.resource.name_any();
-        let written = savepoints
-            .patch_status(&name, &params, &Patch::Apply(&patch))
-            .await;
+        let patch = (&params, &Patch::Apply(patch));
+        let client = &self.context.client;
+        let written = apply::patch(client, self.resource, Part::Status, patch).await;
         written.map_err(|source| Error::Api {
             what: "write the status of the Savepoint",
             source,
         })?;
         let before = self.resource.status.as_ref();
+        let name = self.resource.name_any();
         if let Some(event) = events::of_savepoint(&name, before, &status) {
             publish(
                 &self.context.recorder,
@@ -369,12 +400,7 @@ impl Pass<'_> {
             "resourceVersion": self.resource.resource_version(),
             "uid": self.resource.uid(),
         }});
-        let savepoints: Api<Savepoint> = self.api();
-        let name = self.resource.name_any();
-        let patched = savepoints
-            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await;
-        match patched {
+        match self.patch(&Patch::Merge(patch)).await {
             Err(source) if is_conflict(&source) => Ok(false),
             Err(source) if !is_gone(&source) => Err(Error::Api {
                 what: "set the finalizer of the Savepoint",
@@ -391,9 +417,7 @@ impl Pass<'_> {
         if since.is_none_or(|since| since > END_WITHIN) {
             return false;
         }
-        let jobs: Api<StreamJob> = self.api();
-        let job = jobs.get_metadata_opt(&self.resource.spec.job).await;
-        let uid = job.ok().flatten().and_then(|job| job.uid());
+        let uid = self.job().and_then(|job| job.uid());
         let coordinator = uid.and_then(|uid| self.context.fleet.get(&uid));
         let Some(coordinator) = coordinator else {
             return false;
@@ -455,8 +479,14 @@ impl Pass<'_> {
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::reflector;
+    use kube::runtime::watcher::Event;
+
     use super::*;
-    use crate::stream_job::testing::{job, with_metadata};
+    use crate::heard::Unreadable;
+    use crate::stream_job::keep::{Kept, Packed};
+    use crate::stream_job::pass::Memory;
+    use crate::stream_job::testing::{UID, api_server, context, job, with_metadata};
 
     #[test]
     fn savepoint_whose_job_is_gone_is_looked_at_seldom_once_it_has_waited_for_long() {
@@ -468,15 +498,88 @@ mod tests {
     }
 
     #[test]
-    fn savepoint_waits_for_the_job_that_it_names_until_it_is_over() {
-        let savepoint = |name: &str, phase: &str| -> Savepoint {
-            serde_json::from_value(json!({
-                "apiVersion": "streamforge.io/v1alpha1", "kind": "Savepoint",
-                "metadata": {"name": "nightly", "namespace": "team"},
-                "spec": {"job": name}, "status": {"phase": phase},
-            }))
-            .unwrap()
+    fn savepoint_whose_job_has_no_room_for_it_asks_less_and_less_often() {
+        let waits = [0, 3, 8, 40, 240, 1_000_000].map(|seconds| {
+            let wait = ask_again(SignedDuration::from_secs(seconds));
+            wait.as_secs()
+        });
+        assert_eq!(waits, [1, 1, 2, 10, 60, 60]);
+    }
+
+    fn savepoint(name: &str, phase: &str) -> Savepoint {
+        serde_json::from_value(json!({
+            "apiVersion": "streamforge.io/v1alpha1", "kind": "Savepoint",
+            "metadata": {"name": "nightly", "namespace": "team", "uid": "5a7e"},
+            "spec": {"job": name}, "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    fn known(job: StreamJob) -> Store<Heard<StreamJob>> {
+        let (store, mut writer) = reflector::store();
+        writer.apply_watcher_event(&Event::Apply(job.into()));
+        store
+    }
+
+    #[tokio::test]
+    async fn savepoint_that_waits_asks_the_api_server_for_nothing_that_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let (client, asked) = api_server(|what| what.starts_with("PATCH").then(|| json!({})));
+        let context = context(client, folder.path());
+        let document = serde_json::to_value(&job().spec).unwrap();
+        let kept = Kept {
+            record: Some(Record::new(UID, document, 3)),
+            ..Kept::default()
         };
+        let memory = Memory {
+            kept: Packed::of(&kept),
+            ..Memory::default()
+        };
+        context.remember(UID, memory);
+        let (jobs, resource) = (known(job()), savepoint("clicks", "Pending"));
+
+        let heard = Arc::new(Heard::from(resource.clone()));
+        let action = reconcile(heard, Arc::clone(&context), jobs.clone()).await;
+        let pass = Pass {
+            resource: &resource,
+            context: &context,
+            jobs: &jobs,
+        };
+        let place = pass.place(&job()).await.unwrap().unwrap();
+
+        assert_eq!(action.unwrap(), Action::requeue(LOOK_AGAIN_LATER));
+        assert!(place.prefix.ends_with("/nightly-5a7e"), "{}", place.prefix);
+        assert_eq!(asked.all(), [format!("PATCH {RESOURCE}/status")]);
+    }
+
+    const RESOURCE: &str = "/apis/streamforge.io/v1alpha1/namespaces/team/savepoints/nightly";
+
+    #[tokio::test]
+    async fn savepoint_that_cannot_be_read_says_so_unless_it_is_over() {
+        let folder = tempfile::tempdir().unwrap();
+        for (phase, status, written_n) in [
+            ("Pending", false, 1),
+            ("Completed", false, 0),
+            ("Pending", true, 0),
+        ] {
+            let (client, asked) = api_server(|what| what.starts_with("PATCH").then(|| json!({})));
+            let context = context(client, folder.path());
+            let problems = vec![Problem::new("spec", "unknown field", "edit it")];
+            let heard = Heard {
+                object: savepoint("clicks", phase),
+                unreadable: Some(Arc::new(Unreadable { problems, status })),
+            };
+
+            let _action = reconcile(Arc::new(heard), context, known(job()))
+                .await
+                .unwrap();
+
+            assert_eq!(asked.count(&format!("PATCH {RESOURCE}/status")), written_n);
+        }
+    }
+
+    #[test]
+    fn savepoint_waits_for_the_job_that_it_names_until_it_is_over() {
         assert!(waits_for(&savepoint("clicks", "Pending"), &job()));
         assert!(!waits_for(&savepoint("visits", "Pending"), &job()));
         assert!(!waits_for(&savepoint("clicks", "Completed"), &job()));

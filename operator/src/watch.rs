@@ -2,8 +2,10 @@
 //!
 //! Owns: listing and watching one kind, again and again, and noting every sign of life: answers, events
 //! and the bookmarks that the API server sends each minute though nothing happens. So a watch that died
-//! without a word is seen ([`Pulses`]) and begun anew. Never decides what an event means.
-//! Start at: [`follow`].
+//! without a word is seen ([`Pulses`]) and begun anew. One object that cannot be read is told in the log, and keeps
+//! nobody from hearing of the others. Never decides what an event means. Start at: [`follow`].
+
+mod item;
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -11,12 +13,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _};
-use kube::api::{ListParams, ObjectList, PartialObjectMeta, WatchEvent, WatchParams};
+use futures::{AsyncBufReadExt as _, Stream, StreamExt as _};
+use hyper::Request;
+use hyper::header::{ACCEPT_ENCODING, HeaderValue};
+use kube::api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams};
+use kube::core::Status;
 use kube::runtime::watcher::Event;
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
+
+use crate::heard::{Heard, Ours};
+use crate::one_line::one_line;
+
+pub use item::{Item, Page, Unread, member, members};
 
 /// Server-side limit of a watch: shorter than what load balancers forget silent connections after.
 const WATCH_SECONDS: u32 = 200;
@@ -36,6 +46,9 @@ const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// To, where it is forbidden: a namespace that is not there has no rights either, and comes seldom.
 const FORBIDDEN_AGAIN_MAX: Duration = Duration::from_secs(60);
+
+/// A watch that has failed for so long is told in the log.
+const TOLD_AFTER: Duration = Duration::from_secs(60);
 
 /// When each watch gave its last sign of life. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -80,7 +93,7 @@ impl Pulse {
     }
 }
 
-type Events<V> = BoxStream<'static, kube::Result<WatchEvent<V>>>;
+type Events<V> = BoxStream<'static, kube::Result<WatchEvent<Item<V>>>>;
 
 /// What is listed and watched.
 pub trait Source: Send + Sync {
@@ -91,7 +104,7 @@ pub trait Source: Send + Sync {
     fn list(
         &self,
         params: &ListParams,
-    ) -> impl Future<Output = kube::Result<ObjectList<Self::Value>>> + Send;
+    ) -> impl Future<Output = kube::Result<Page<Self::Value>>> + Send;
 
     /// Events from a version on.
     fn watch(
@@ -99,6 +112,11 @@ pub trait Source: Send + Sync {
         params: &WatchParams,
         version: &str,
     ) -> impl Future<Output = kube::Result<Events<Self::Value>>> + Send;
+
+    /// What is told of an object that cannot be read; none: nothing.
+    fn rest(_unread: &Unread) -> Option<Self::Value> {
+        None
+    }
 }
 
 /// Whole objects.
@@ -109,18 +127,22 @@ pub struct Whole<K>(pub Api<K>);
 #[derive(Debug)]
 pub struct Metadata<K>(pub Api<K>);
 
+/// Whole objects of ours, and of those that cannot be read what can.
+#[derive(Debug)]
+pub struct Own<K>(pub Api<K>);
+
 impl<K> Source for Whole<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     type Value = K;
 
-    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<K>> {
-        self.0.list(params).await
+    async fn list(&self, params: &ListParams) -> kube::Result<Page<K>> {
+        page(&self.0, request(&self.0).list(params)).await
     }
 
     async fn watch(&self, params: &WatchParams, version: &str) -> kube::Result<Events<K>> {
-        Ok(self.0.watch(params, version).await?.boxed())
+        events(&self.0, request(&self.0).watch(params, version)).await
     }
 }
 
@@ -130,8 +152,8 @@ where
 {
     type Value = PartialObjectMeta<K>;
 
-    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<PartialObjectMeta<K>>> {
-        self.0.list_metadata(params).await
+    async fn list(&self, params: &ListParams) -> kube::Result<Page<PartialObjectMeta<K>>> {
+        page(&self.0, request(&self.0).list_metadata(params)).await
     }
 
     async fn watch(
@@ -139,7 +161,76 @@ where
         params: &WatchParams,
         version: &str,
     ) -> kube::Result<Events<PartialObjectMeta<K>>> {
-        Ok(self.0.watch_metadata(params, version).await?.boxed())
+        events(&self.0, request(&self.0).watch_metadata(params, version)).await
+    }
+}
+
+impl<K> Source for Own<K>
+where
+    K: Ours + Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    type Value = Heard<K>;
+
+    async fn list(&self, params: &ListParams) -> kube::Result<Page<Heard<K>>> {
+        page(&self.0, request(&self.0).list(params)).await
+    }
+
+    async fn watch(&self, params: &WatchParams, version: &str) -> kube::Result<Events<Heard<K>>> {
+        events(&self.0, request(&self.0).watch(params, version)).await
+    }
+
+    fn rest(unread: &Unread) -> Option<Heard<K>> {
+        K::rest(unread)
+    }
+}
+
+type Built = Result<Request<Vec<u8>>, kube::core::request::Error>;
+
+fn request<K: Resource>(api: &Api<K>) -> kube::core::Request {
+    kube::core::Request::new(api.resource_url())
+}
+
+fn client<K: Resource + Clone>(api: &Api<K>) -> Client {
+    api.clone().into_client()
+}
+
+async fn page<K: Resource + Clone, V: DeserializeOwned>(
+    api: &Api<K>,
+    request: Built,
+) -> kube::Result<Page<V>> {
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let text = client(api).request_text(request).await?;
+    Page::read(&text).map_err(kube::Error::SerdeError)
+}
+
+async fn events<K: Resource + Clone, V: DeserializeOwned + Send + 'static>(
+    api: &Api<K>,
+    request: Built,
+) -> kube::Result<Events<V>> {
+    let mut request = request.map_err(kube::Error::BuildRequest)?;
+    // An API server that compresses begins anew with each event, which is not read (tower-rs/tower-http#737).
+    let plain = HeaderValue::from_static("identity");
+    request.headers_mut().insert(ACCEPT_ENCODING, plain);
+    let lines = client(api).request_stream(request).await?.lines();
+    let events = lines.filter_map(|line| {
+        let event = match line {
+            Ok(line) => event(&line),
+            Err(error) => Some(Err(kube::Error::ReadEvents(error))),
+        };
+        std::future::ready(event)
+    });
+    Ok(events.boxed())
+}
+
+/// One line of a watch; none: it was cut off.
+fn event<V: DeserializeOwned>(line: &str) -> Option<kube::Result<WatchEvent<Item<V>>>> {
+    match item::event(line) {
+        Ok(event) => Some(Ok(event)),
+        Err(error) if error.is_eof() => None,
+        Err(error) => Some(Err(match serde_json::from_str::<Status>(line) {
+            Ok(status) => kube::Error::Api(status.boxed()),
+            Err(_) => kube::Error::SerdeError(error),
+        })),
     }
 }
 
@@ -159,6 +250,25 @@ impl Patience {
     }
 }
 
+/// For how long a watch has failed.
+#[derive(Default)]
+struct Failing {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Failing {
+    /// What fails once in a while is nothing; what goes on to is told once.
+    fn tell(&mut self, kind: &str, reason: &str) {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < TOLD_AFTER || std::mem::replace(&mut self.is_told, true) {
+            tracing::debug!(kind, reason, "watch failed");
+        } else {
+            tracing::warn!(kind, reason, "watch fails again and again");
+        }
+    }
+}
+
 /// Why a list or a watch came to its end.
 enum End {
     /// The server ended it: it goes on where it was.
@@ -175,6 +285,11 @@ impl From<kube::Error> for End {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 410 => Self::Relist,
+            // From where it was the same would come again.
+            kube::Error::SerdeError(error) => {
+                tracing::warn!(%error, "what came is no list and no event");
+                Self::Relist
+            }
             kube::Error::Api(status) if status.code == 403 => {
                 Self::Forbidden(status.message.clone())
             }
@@ -198,6 +313,7 @@ pub async fn follow<S: Source>(
     let mut version = None;
     let mut patience = Patience(AGAIN_MIN);
     let mut was_forbidden = false;
+    let mut failing = Failing::default();
     loop {
         let end = match &mut version {
             None => match list(&source, labels, &pulse, &mut tell).await {
@@ -207,6 +323,7 @@ pub async fn follow<S: Source>(
                     }
                     version = Some(found);
                     patience = Patience(AGAIN_MIN);
+                    failing = Failing::default();
                     continue;
                 }
                 Err(end) => end,
@@ -216,6 +333,7 @@ pub async fn follow<S: Source>(
                 let end = watch(&source, labels, &pulse, version, &mut tell).await;
                 if began.elapsed() > AGAIN_MAX {
                     patience = Patience(AGAIN_MIN);
+                    failing = Failing::default();
                 }
                 end
             }
@@ -224,8 +342,10 @@ pub async fn follow<S: Source>(
         match end {
             End::Again => {}
             End::Relist => version = None,
-            End::Failed(reason) => tracing::debug!(kind, reason, "watch failed"),
+            End::Failed(reason) => failing.tell(kind, &reason),
             End::Forbidden(reason) => {
+                // An answer all the same: of a namespace that is gone nothing else will ever come.
+                pulse.beat();
                 // What is forbidden for a day is told once.
                 if !std::mem::replace(&mut was_forbidden, true) {
                     tracing::warn!(kind, reason, "not allowed to watch");
@@ -252,8 +372,9 @@ async fn list<S: Source>(
     loop {
         let page = within(ANSWER_WITHIN, source.list(&params)).await?;
         pulse.beat();
-        page.items
-            .into_iter()
+        let items = page.items.into_iter();
+        items
+            .filter_map(known::<S>)
             .for_each(|object| tell(Event::InitApply(object)));
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
         if params.continue_token.is_none() {
@@ -293,13 +414,17 @@ async fn watch<S: Source>(
         };
         pulse.beat();
         match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                note(version, object.meta().resource_version.as_ref());
-                tell(Event::Apply(object));
+            WatchEvent::Added(item) | WatchEvent::Modified(item) => {
+                note(version, &item);
+                known::<S>(item)
+                    .into_iter()
+                    .for_each(|it| tell(Event::Apply(it)));
             }
-            WatchEvent::Deleted(object) => {
-                note(version, object.meta().resource_version.as_ref());
-                tell(Event::Delete(object));
+            WatchEvent::Deleted(item) => {
+                note(version, &item);
+                known::<S>(item)
+                    .into_iter()
+                    .for_each(|it| tell(Event::Delete(it)));
             }
             WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
             WatchEvent::Error(status) if status.code == 410 => return End::Relist,
@@ -311,10 +436,33 @@ async fn watch<S: Source>(
     }
 }
 
-fn note(version: &mut String, newest: Option<&String>) {
+fn note<V: Resource>(version: &mut String, item: &Item<V>) {
+    let newest = match item {
+        Item::Read(object) => &object.meta().resource_version,
+        Item::Unread(unread) => &unread.metadata.resource_version,
+    };
     if let Some(newest) = newest {
         version.clone_from(newest);
     }
+}
+
+/// What is told of an object.
+fn known<S: Source>(item: Item<S::Value>) -> Option<S::Value> {
+    let unread = match item {
+        Item::Read(object) => return Some(object),
+        Item::Unread(unread) => unread,
+    };
+    let rest = S::rest(&unread);
+    if rest.is_none() {
+        tracing::warn!(
+            kind = std::any::type_name::<S::Value>(),
+            namespace = unread.metadata.namespace,
+            name = unread.metadata.name,
+            reason = %one_line(&unread.reason),
+            "an object cannot be read, and is not seen"
+        );
+    }
+    rest
 }
 
 async fn next<T>(

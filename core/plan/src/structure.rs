@@ -508,7 +508,9 @@ fn text_mistake(text: &str, schema: &Json, path: &str) -> Option<Mistake> {
             None,
         ));
     }
-    if text.is_empty() && size_of(schema, "minLength").is_some_and(|n| n > 0) {
+    let is_too_short = text.is_empty() && size_of(schema, "minLength").is_some_and(|n| n > 0);
+    // What an empty duration or size lacks is a number with its unit.
+    if is_too_short && unit_hint(schema).is_none() {
         return Some(("the text is empty".to_owned(), None));
     }
     let unit = |error: streamforge_core::units::ParseError| {

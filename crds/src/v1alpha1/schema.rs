@@ -27,8 +27,7 @@ const TEXT_CHARS_MAX: usize = 4_096;
 /// What a node's name looks like.
 pub const NAME_PATTERN: &str = "^[a-z][a-z0-9_]*$";
 /// What `watch` looks like.
-pub const WATCH_PATTERN: &str =
-    "^(Never|([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";
+pub const WATCH_PATTERN: &str = "^(Never|([1-4]?[0-9]{1,4}d)?([1-3]?[0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,11}ms)?([0-9]{1,14}us)?)$";
 
 pub fn name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": NAME_PATTERN})

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use streamforge_core::units::{HumanDuration, ParseError};
+use streamforge_core::units::{DURATION_CHARS_MIN, HumanDuration, ParseError};
 
 use super::schema;
 use super::{S3Access, SecretName};
@@ -245,7 +245,10 @@ impl JsonSchema for Watch {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "maxLength": 40, "pattern": schema::WATCH_PATTERN})
+        json_schema!({
+            "type": "string", "minLength": DURATION_CHARS_MIN, "maxLength": 40,
+            "pattern": schema::WATCH_PATTERN,
+        })
     }
 }
 

@@ -10,12 +10,14 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Rights that no request here shows: the API server looks at the first when an owner is named that blocks deletion,
 /// and only with an admission plugin that few clusters have; the second is for the pods of a lost node (`nodes.rs`), the
-/// third for a Secret that is mended (`secrets.rs`), the fourth for a Lease whose holder is gone (`recover.rs`).
-const SILENT: [&str; 4] = [
+/// third for a Secret that is mended (`secrets.rs`), the fourth for a Lease whose holder is gone (`recover.rs`), the fifth
+/// for the webhook, which is off here.
+const SILENT: [&str; 5] = [
     "jobs: update streamforge.io/streamjobs/finalizers",
     "jobs: delete /pods",
     "jobs: patch /pods",
     "own: get /pods",
+    "jobs: get streamforge.io/streamjobs",
 ];
 
 /// One line of the table.

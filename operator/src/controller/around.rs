@@ -8,6 +8,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use streamforge_crds::v1alpha1::StreamJob;
 
 use super::Context;
+use crate::heard::Heard;
 use crate::stream_job::error::Error;
 
 /// How long a pass may take: its requests have limits of their own, so one that takes longer stands still, and holds
@@ -32,7 +33,11 @@ async fn within<T>(
 }
 
 /// A job that went during its pass was forgotten then, and remembered again.
-pub(super) fn forget_gone(job: &StreamJob, context: &Context, known: &Store<StreamJob>) {
+pub(super) fn forget_gone(
+    job: &Heard<StreamJob>,
+    context: &Context,
+    known: &Store<Heard<StreamJob>>,
+) {
     let newest = known.get(&ObjectRef::from_obj(job));
     if newest.is_none_or(|newest| newest.metadata.uid != job.metadata.uid) {
         context.forget(job.metadata.uid.as_deref().unwrap_or_default());
@@ -51,10 +56,10 @@ mod tests {
     use crate::stream_job::testing::{UID, api_server, context, job, with_metadata};
 
     /// The jobs that the watch knows of.
-    fn known(jobs: &[StreamJob]) -> Store<StreamJob> {
+    fn known(jobs: &[StreamJob]) -> Store<Heard<StreamJob>> {
         let (store, mut writer) = reflector::store();
         for job in jobs {
-            writer.apply_watcher_event(&Event::Apply(job.clone()));
+            writer.apply_watcher_event(&Event::Apply(job.clone().into()));
         }
         store
     }
@@ -63,11 +68,11 @@ mod tests {
     async fn job_that_went_during_its_pass_is_forgotten_whatever_the_pass_remembers() {
         let folder = tempfile::tempdir().unwrap();
         let context = context(api_server(|_| None).0, folder.path());
-        let again_of = |known: &Store<StreamJob>| {
+        let again_of = |known: &Store<Heard<StreamJob>>| {
             let _validated = context.checked.validate(&job(), &context.settings);
             let stuck = Error::Stuck { seconds: 1 };
-            let _wait = again(Arc::new(job()), &stuck, Arc::clone(&context));
-            forget_gone(&job(), &context, known);
+            let _wait = again(Arc::new(job().into()), &stuck, Arc::clone(&context));
+            forget_gone(&job().into(), &context, known);
         };
         let is_remembered = || context.memories().contains_key(UID);
 
@@ -83,8 +88,15 @@ mod tests {
         )]));
         assert!(!is_remembered());
         let finalizers = serde_json::json!(["streamforge.io/checkpoints"]);
-        let job = Arc::new(with_metadata(&job(), "/finalizers", finalizers));
-        for (known, stays) in [(known(&[(*job).clone()]), true), (known(&[]), false)] {
+        let job = Arc::new(Heard::from(with_metadata(
+            &job(),
+            "/finalizers",
+            finalizers,
+        )));
+        for (known, stays) in [
+            (known(std::slice::from_ref(&job.object)), true),
+            (known(&[]), false),
+        ] {
             let _refused = reconcile(Arc::clone(&job), Arc::clone(&context), known).await;
             assert_eq!(is_remembered(), stays);
         }

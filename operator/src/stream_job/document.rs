@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use streamforge_core::job_graph::JobGraph;
 use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec};
@@ -109,7 +110,7 @@ fn too_large(text: &str) -> Option<String> {
 }
 
 /// The document as JSON, which is YAML too.
-fn text_of(name: &str, spec: &StreamJobSpec) -> String {
+fn text_of(name: &str, spec: &impl Serialize) -> String {
     let mut root = json!({
         "apiVersion": "streamforge.io/v1alpha1",
         "kind": "StreamJob",
@@ -118,6 +119,19 @@ fn text_of(name: &str, spec: &StreamJobSpec) -> String {
     });
     streamforge_plan::forget_headers_of_kafka(&mut root);
     root.to_string()
+}
+
+/// What is wrong with a document whose spec, which is JSON, cannot be read as one.
+#[must_use]
+pub fn problems(name: &str, spec: &str, error: &serde_json::Error) -> Vec<Problem> {
+    let document = serde_json::from_str::<Value>(spec).ok();
+    let loaded =
+        document.map(|spec| streamforge_plan::load_resolved(&text_of(name, &spec), "").map(drop));
+    if let Some(Err(found)) = loaded {
+        return found.into_iter().map(Problem::from).collect();
+    }
+    let cure = "edit it, or run an operator of its version";
+    vec![Problem::new("spec", error.to_string(), cure)]
 }
 
 #[cfg(test)]

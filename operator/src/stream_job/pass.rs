@@ -28,6 +28,7 @@ use super::ended;
 use super::error::{Error, api};
 use super::judge;
 use super::keep::Packed;
+use super::pods::Leaving;
 use super::report::{self, Pace, Refusal, Totals, Trouble};
 use super::take_down::{has_finalizer, set_finalizer, take_down};
 use super::validate::{self, Desired, Problem, RESTART_ANNOTATION};
@@ -35,6 +36,7 @@ use crate::apply::is_gone;
 use crate::children::Kind;
 use crate::controller::Context;
 use crate::events::{self, Event};
+use crate::heard::{Heard, Unreadable};
 use crate::record::{Lived, Record, State};
 use crate::step::{self, Alive, Edit, Ended, Run, Step, Wanted};
 
@@ -87,6 +89,8 @@ pub struct Memory {
     pub pace: Pace,
     /// What was counted before the coordinator of now.
     pub before: Totals,
+    /// Pods that end.
+    pub leaving: Leaving,
     /// A pod that cannot start.
     pub sick: Option<(Trouble, String)>,
     /// What kept the last pass from going on.
@@ -146,7 +150,8 @@ impl Memory {
 ///
 /// # Errors
 /// When something around the job does not work; it is tried again.
-pub async fn over(job: &StreamJob, context: &Arc<Context>) -> Result<Action, Error> {
+pub async fn over(heard: &Heard<StreamJob>, context: &Arc<Context>) -> Result<Action, Error> {
+    let job = &heard.object;
     if job.metadata.deletion_timestamp.is_some() {
         return take_down(job, context).await;
     }
@@ -154,11 +159,13 @@ pub async fn over(job: &StreamJob, context: &Arc<Context>) -> Result<Action, Err
         set_finalizer(job, context, true).await?;
         return Ok(Action::requeue(LOOK_AGAIN_SOON));
     }
-    Box::pin(Pass::begin(job, context).await?.go()).await
+    Box::pin(Pass::begin(heard, context).await?.go()).await
 }
 
 struct Pass<'a> {
     job: &'a StreamJob,
+    /// What could not be read of it.
+    unreadable: Option<&'a Unreadable>,
     context: &'a Arc<Context>,
     uid: String,
     memory: Memory,
@@ -179,7 +186,8 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    async fn begin(job: &'a StreamJob, context: &'a Arc<Context>) -> Result<Self, Error> {
+    async fn begin(heard: &'a Heard<StreamJob>, context: &'a Arc<Context>) -> Result<Self, Error> {
+        let (job, unreadable) = (&heard.object, heard.unreadable.as_deref());
         let uid = job.uid().unwrap_or_default();
         let mut memory = context.memory(&uid);
         let mut kept = memory.kept.unpacked();
@@ -187,13 +195,17 @@ impl<'a> Pass<'a> {
             memory.kept = Packed::of(&newer);
             kept = newer;
         }
-        let desired = context.checked.validate(job, &context.settings);
+        let desired = match unreadable {
+            None => context.checked.validate(job, &context.settings),
+            Some(unreadable) => Err(unreadable.problems.clone()),
+        };
         let asked = validate::check_annotations(job, kept.record.as_ref());
         let desired = desired.and_then(|desired| asked.map(|()| desired));
         let coordinator = context.fleet.get(&uid);
         let mut pass = Self {
             said: coordinator.map(|it| it.status.borrow().clone()),
             job,
+            unreadable,
             context,
             record: kept.record,
             kept: kept.pods,

@@ -1,9 +1,13 @@
-//! Pods that cannot start.
+//! Pods that cannot start, or do not end.
 //!
-//! Owns: telling from a pod's status that waiting does not help, and why. Pure.
+//! Owns: telling from a pod's status that waiting does not help, and why; and of pods that end, when they should have
+//! ended. Pure: the time comes in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 /// The label by which a StatefulSet says which of its revisions a pod is.
@@ -25,6 +29,8 @@ const STUCK: [&str; 7] = [
 pub struct Sick {
     /// Its name.
     pub name: String,
+    /// What tells it from the next one of that name.
+    pub uid: Option<String>,
     /// Why, for people.
     pub reason: String,
     /// It was killed for its memory.
@@ -35,15 +41,44 @@ pub struct Sick {
 }
 
 /// How much longer than its grace period a pod may take to go.
-const GONE_WITHIN: SignedDuration = SignedDuration::from_secs(15);
+const GONE_WITHIN: Duration = Duration::from_secs(15);
 
-/// From when on a pod that ends should be gone: if it is there still, its node is lost, and a StatefulSet would
-/// wait for ever (kubernetes/kubernetes#55713).
+/// How long a pod that ends may take to be gone: if it is there still, its node is lost, and a StatefulSet would
+/// wait for ever (kubernetes/kubernetes#55713). None: it does not end.
 #[must_use]
-pub fn left_behind_at(pod: &Pod) -> Option<Timestamp> {
-    // The time of deletion is when its grace period is over.
-    let over = pod.metadata.deletion_timestamp.as_ref()?;
-    over.0.checked_add(GONE_WITHIN).ok()
+pub fn leaves_within(pod: &Pod) -> Option<Duration> {
+    pod.metadata.deletion_timestamp.as_ref()?;
+    let grace = pod
+        .metadata
+        .deletion_grace_period_seconds
+        .unwrap_or_default();
+    Some(Duration::from_secs(u64::try_from(grace).unwrap_or_default()) + GONE_WITHIN)
+}
+
+/// Pods that end, by their uid, and since when it is known: whose clock the API server goes by is unknown, and how long
+/// they ended before this operator was there, too.
+#[derive(Clone, Debug, Default)]
+pub struct Leaving(BTreeMap<String, Instant>);
+
+impl Leaving {
+    /// How long each of these pods that end may still take.
+    pub fn look<'a>(&mut self, pods: &'a [Arc<Pod>], now: Instant) -> Vec<(&'a Pod, Duration)> {
+        let uid = |pod: &Pod| pod.uid().unwrap_or_default();
+        let leaving = pods.iter().map(|pod| &**pod);
+        let leaving = leaving.filter_map(|pod| Some((pod, leaves_within(pod)?)));
+        let leaving: Vec<(&Pod, Duration)> = leaving.collect();
+        let before = std::mem::take(&mut self.0);
+        let since = |pod: &Pod| before.get(&uid(pod)).copied().unwrap_or(now);
+        self.0 = leaving
+            .iter()
+            .map(|(pod, _)| (uid(pod), since(pod)))
+            .collect();
+        let left = |within: Duration, pod: &Pod| within.saturating_sub(now - since(pod));
+        leaving
+            .into_iter()
+            .map(|(pod, within)| (pod, left(within, pod)))
+            .collect()
+    }
 }
 
 /// What is wrong with a pod, if waiting alone does not help.
@@ -54,6 +89,7 @@ pub fn sick(pod: &Pod, wanted_revision: Option<&str>) -> Option<Sick> {
     let is_in_the_way = wanted_revision.is_some() && revision != wanted_revision;
     Some(Sick {
         name: pod.name_any(),
+        uid: pod.uid(),
         reason,
         out_of_memory,
         is_in_the_way: is_in_the_way && pod.metadata.deletion_timestamp.is_none(),
@@ -111,6 +147,7 @@ fn of_container(container: &ContainerStatus) -> Option<(String, bool)> {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -158,15 +195,30 @@ mod tests {
     }
 
     #[test]
-    fn pod_of_a_lost_node_is_left_behind_after_its_grace_period() {
-        let ended: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
-        let mut pod = Pod::default();
-        assert_eq!(left_behind_at(&pod), None);
+    fn pod_of_a_lost_node_is_left_behind_its_grace_period_after_it_was_seen_to_end() {
+        let pod = |uid: &str, ends: bool| {
+            // By a clock that is far behind.
+            let ended: Timestamp = "2001-01-31T12:00:00Z".parse().unwrap();
+            let mut pod = Pod::default();
+            pod.metadata.uid = Some(uid.to_owned());
+            pod.metadata.deletion_timestamp = ends.then_some(Time(ended));
+            pod.metadata.deletion_grace_period_seconds = ends.then_some(30);
+            Arc::new(pod)
+        };
+        let (began, seconds) = (Instant::now(), Duration::from_secs);
+        let mut leaving = Leaving::default();
+        let mut left = |pods: &[Arc<Pod>], after: u64| -> Vec<u64> {
+            let left = leaving.look(pods, began + seconds(after));
+            left.into_iter().map(|(_, left)| left.as_secs()).collect()
+        };
 
-        pod.metadata.deletion_timestamp = Some(Time(ended));
-
-        let at = left_behind_at(&pod).unwrap();
-        assert_eq!(at, "2026-01-31T12:00:15Z".parse().unwrap());
+        assert_eq!(left(&[pod("a", false), pod("b", true)], 0), [45]);
+        assert_eq!(left(&[pod("a", true), pod("b", true)], 40), [45, 5]);
+        assert_eq!(left(&[pod("a", true), pod("b", true)], 50), [35, 0]);
+        // The next one of its name is another one.
+        assert_eq!(left(&[pod("c", true)], 60), [45]);
+        assert_eq!(left(&[], 70), [0; 0]);
+        assert!(leaving.0.is_empty());
     }
 
     #[test]

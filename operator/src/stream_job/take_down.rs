@@ -18,7 +18,7 @@ use streamforge_host::Ask;
 
 use super::error::{Error, api, chain};
 use super::{keep, report};
-use crate::apply::{is_child, is_conflict, is_gone, is_out_of_reach};
+use crate::apply::{self, Part, is_child, is_conflict, is_gone, is_out_of_reach};
 use crate::controller::Context;
 use crate::ending::Clearing;
 use crate::names::Names;
@@ -61,15 +61,8 @@ pub(super) async fn set_finalizer(
         "resourceVersion": job.resource_version(),
         "uid": job.uid(),
     }});
-    let namespace = job.namespace().unwrap_or_default();
-    let jobs: Api<StreamJob> = Api::namespaced(context.client.clone(), &namespace);
-    let patched = jobs
-        .patch(
-            &job.name_any(),
-            &PatchParams::default(),
-            &Patch::Merge(&patch),
-        )
-        .await;
+    let patch = (&PatchParams::default(), &Patch::Merge(patch));
+    let patched = apply::patch(&context.client, job, Part::Object, patch).await;
     match patched {
         Err(error) if is_conflict(&error) => Ok(false),
         Err(error) if !is_gone(&error) => Err(api("set the finalizer")(error)),

@@ -137,6 +137,11 @@ pub(crate) fn settings() -> Settings {
 pub(crate) struct Asked(Arc<Mutex<Vec<String>>>);
 
 impl Asked {
+    /// All, in its order.
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
     /// How often this was asked.
     pub(crate) fn count(&self, wanted: &str) -> usize {
         let asked = self.0.lock().unwrap();

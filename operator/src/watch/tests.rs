@@ -3,19 +3,19 @@ use std::collections::VecDeque;
 use futures::stream;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::{ListMeta, Status, TypeMeta};
+use kube::core::ListMeta;
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::*;
 
 /// Names, the token of the next page, and the version.
-type Page = (Vec<&'static str>, Option<&'static str>, &'static str);
+type Names = (Vec<&'static str>, Option<&'static str>, &'static str);
 
 /// An API server that answers what is written here, and notes what it is asked.
 #[derive(Clone, Default)]
 struct Script {
-    pages: Arc<Mutex<VecDeque<Page>>>,
+    pages: Arc<Mutex<VecDeque<Names>>>,
     watches: Arc<Mutex<VecDeque<Vec<serde_json::Value>>>>,
     asked: Arc<Mutex<Vec<String>>>,
     /// So many lists are forbidden first.
@@ -41,7 +41,7 @@ fn map(name: &str) -> ConfigMap {
 impl Source for Script {
     type Value = ConfigMap;
 
-    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<ConfigMap>> {
+    async fn list(&self, params: &ListParams) -> kube::Result<Page<ConfigMap>> {
         let token = params.continue_token.as_deref().unwrap_or("begin");
         self.note(format!("list {token}"));
         {
@@ -56,14 +56,16 @@ impl Source for Script {
         let Some((names, next, version)) = page else {
             return std::future::pending().await;
         };
-        Ok(ObjectList {
-            types: TypeMeta::list::<ConfigMap>(),
+        Ok(Page {
             metadata: ListMeta {
                 continue_: next.map(str::to_owned),
                 resource_version: Some(version.to_owned()),
                 ..ListMeta::default()
             },
-            items: names.into_iter().map(map).collect(),
+            items: names
+                .into_iter()
+                .map(|name| Item::Read(map(name)))
+                .collect(),
         })
     }
 
@@ -75,7 +77,7 @@ impl Source for Script {
         };
         let events = events
             .into_iter()
-            .map(|event| Ok(serde_json::from_value(event).unwrap()));
+            .map(|line| Ok(item::event(&line.to_string()).unwrap()));
         Ok(stream::iter(events).boxed())
     }
 }
@@ -161,6 +163,89 @@ async fn kf_o22_watch_goes_on_where_it_was_and_begins_anew_when_that_is_too_old(
         "list begin",
     ];
     assert_eq!(asked[..6], until_then);
+    following.abort();
+}
+
+/// One answer of an API server to each list and each watch, then none.
+fn api_of(answers: &[(&'static str, String)]) -> Api<ConfigMap> {
+    let answers = Arc::new(Mutex::new(VecDeque::from(answers.to_vec())));
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let next = answers.lock().unwrap().pop_front();
+        async move {
+            let Some((asked, body)) = next else {
+                return std::future::pending().await;
+            };
+            assert!(query.contains(asked), "{query}");
+            hyper::Response::builder().body(kube::client::Body::from(body.into_bytes()))
+        }
+    });
+    Api::all(Client::new(service, "team"))
+}
+
+#[tokio::test]
+async fn object_that_cannot_be_read_keeps_nobody_from_hearing_of_the_others() {
+    let object = |name: &str, data: serde_json::Value| {
+        let metadata = json!({"name": name, "resourceVersion": "20"});
+        json!({"metadata": metadata, "data": data})
+    };
+    let wrong = object("wrong", json!({"a": 1}));
+    let list = json!({
+        "metadata": {"resourceVersion": "10"},
+        "items": [object("a", json!({})), wrong, object("b", json!({}))],
+    });
+    let lines = [
+        json!({"type": "MODIFIED", "object": wrong}).to_string(),
+        json!({"type": "MODIFIED", "object": object("a", json!({}))}).to_string(),
+        r#"{"type": "ADDED", "object": {"meta"#.to_owned(),
+    ];
+    let api = api_of(&[
+        ("limit=500", list.to_string()),
+        ("resourceVersion=10", lines.join("\n")),
+        ("resourceVersion=20", "no event".to_owned()),
+        ("limit=500", list.to_string()),
+    ]);
+    let (tell, mut tells) = mpsc::unbounded_channel();
+    let pulse = Pulses::default().begin();
+    let following = tokio::spawn(async move {
+        follow(Whole(api), None, pulse, move |event| {
+            drop(tell.send(told(&event)));
+        })
+        .await
+    });
+
+    let mut all = Vec::new();
+    while all.iter().filter(|it| *it == "end").count() < 2 {
+        all.push(tells.recv().await.unwrap());
+    }
+
+    let list = ["begin", "there is a", "there is b", "end"];
+    assert_eq!(all, [&list[..], &["changed a"], &list[..]].concat());
+    following.abort();
+}
+
+/// Of a namespace that is not there no other answer ever comes.
+#[tokio::test]
+async fn watch_that_is_forbidden_is_not_silent() {
+    let script = Script::default();
+    *script.forbidden.lock().unwrap() = 3;
+    let (tell, mut tells) = mpsc::unbounded_channel();
+    let pulses = Pulses::default();
+    let (began, pulse) = (Instant::now(), pulses.begin());
+    let following = tokio::spawn(async move {
+        follow(script, None, pulse, move |event| {
+            drop(tell.send(told(&event)));
+        })
+        .await
+    });
+
+    // Each list begins before it is answered: two answers came.
+    for _ in 0..3 {
+        assert_eq!(tells.recv().await.unwrap(), "begin");
+    }
+
+    let silence = pulses.silence().unwrap();
+    assert!(began.elapsed() - silence >= AGAIN_MIN, "{silence:?}");
     following.abort();
 }
 

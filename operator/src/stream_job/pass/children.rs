@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service, ServiceAccount
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ObjectMeta};
+use kube::api::{DeleteParams, ObjectMeta, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
 
 use super::{LOOK_AGAIN_SOON, PAUSE, Pass};
-use crate::apply::{apply, apply_set, is_free, is_gone};
+use crate::apply::{apply, apply_set, is_conflict, is_free, is_gone};
 use crate::certificates::Leaf;
 use crate::children::{Kind, Seen, SetStatus};
 use crate::record::State;
@@ -243,37 +243,29 @@ impl Pass<'_> {
         let label = current.identity.names.label();
         let listed = self.context.children.pods(&namespace, label.as_str());
         let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &namespace);
-        let now = Timestamp::now();
-        for (pod, at) in listed
-            .iter()
-            .filter_map(|pod| Some((pod, pods::left_behind_at(pod)?)))
-        {
-            if at > now {
-                let wait = now.duration_until(at).unsigned_abs() + Duration::from_millis(100);
+        for (pod, left) in self.memory.leaving.look(&listed, Instant::now()) {
+            if !left.is_zero() {
+                let wait = left + Duration::from_millis(100);
                 self.look_within = self.look_within.min(wait);
                 continue;
             }
             // Its node does not say so, and what the pod may still do is fenced (C5, X2).
             let name = pod.name_any();
             let params = DeleteParams::default().grace_period(0);
-            match pods.delete(&name, &params).await {
-                Err(error) if !is_gone(&error) => {
-                    return Err(api("delete a pod of a lost node")(error));
-                }
-                _ => {}
+            let deleted = delete(&pods, &name, pod.uid(), params).await;
+            if deleted.map_err(api("delete a pod of a lost node"))? {
+                self.tell(events::lost_pod_deleted(&name)).await;
             }
-            self.tell(events::lost_pod_deleted(&name)).await;
         }
         let revision = self.update_revision.as_deref();
         for sick in listed.iter().filter_map(|pod| pods::sick(pod, revision)) {
             if sick.is_in_the_way {
-                let deleted = pods.delete(&sick.name, &DeleteParams::default()).await;
-                match deleted {
-                    Err(error) if !is_gone(&error) => return Err(api("delete a stuck pod")(error)),
-                    _ => {}
+                let params = DeleteParams::default();
+                let deleted = delete(&pods, &sick.name, sick.uid, params).await;
+                if deleted.map_err(api("delete a stuck pod"))? {
+                    let event = events::stuck_pod_deleted(&sick.name, &sick.reason);
+                    self.tell(event).await;
                 }
-                self.tell(events::stuck_pod_deleted(&sick.name, &sick.reason))
-                    .await;
                 continue;
             }
             let trouble = if sick.out_of_memory {
@@ -330,6 +322,25 @@ impl Pass<'_> {
         Ok(Some(
             self.context.authority.issue_to_job(&identity.uid, now)?,
         ))
+    }
+}
+
+/// Deletes the pod that was looked at. False: it is gone, and what there is of its name, if anything, is the next one:
+/// pods of a StatefulSet have the same names, and what is known of them may be old.
+async fn delete(
+    pods: &Api<Pod>,
+    name: &str,
+    uid: Option<String>,
+    params: DeleteParams,
+) -> Result<bool, kube::Error> {
+    let params = params.preconditions(Preconditions {
+        uid,
+        resource_version: None,
+    });
+    match pods.delete(name, &params).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_gone(&error) || is_conflict(&error) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -428,6 +439,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pod_is_deleted_by_its_uid_and_the_next_one_of_its_name_is_left_alone() {
+        use http_body_util::BodyExt as _;
+        use hyper::{Request, Response};
+        use kube::client::Body;
+
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let params: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let uid = params.pointer("/preconditions/uid");
+            assert_eq!(params["gracePeriodSeconds"], 0);
+            let (code, body) = match uid.and_then(serde_json::Value::as_str) {
+                Some("uid-of-now") => (
+                    200,
+                    serde_json::json!({"metadata": {"name": "clicks-tm-0"}}),
+                ),
+                Some(_) => (
+                    409,
+                    serde_json::json!({
+                        "kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict",
+                    }),
+                ),
+                None => (500, serde_json::json!({})),
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            Response::builder().status(code).body(body)
+        });
+        let pods: Api<Pod> = Api::namespaced(Client::new(service, "team"), "team");
+        for (uid, is_deleted) in [("uid-of-now", true), ("uid-before", false)] {
+            let params = DeleteParams::default().grace_period(0);
+            let deleted = delete(&pods, "clicks-tm-0", Some(uid.to_owned()), params).await;
+            assert_eq!(deleted.unwrap(), is_deleted, "{uid}");
+        }
+    }
+
+    #[tokio::test]
     async fn child_of_any_kind_that_is_somebody_elses_is_left_alone_and_told() {
         use crate::stream_job::testing::{api_server, context, job, with_metadata};
 
@@ -464,7 +510,7 @@ mod tests {
             });
             let context = context(client, folder.path());
 
-            let passed = super::super::over(&job, &context).await;
+            let passed = super::super::over(&job.clone().into(), &context).await;
 
             let told = passed.unwrap_err().to_string();
             assert!(

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Resource as _, ResourceExt as _};
+use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use streamforge_crds::v1alpha1::{JobStatus, StreamJob};
 use streamforge_host::Phase as Doing;
 
 use super::{PAUSE, Pass};
-use crate::apply::STATUS_MANAGER;
+use crate::apply::{self, Part, STATUS_MANAGER};
 use crate::record::{Lived, Record, State};
 use crate::recorder::Recorder;
 use crate::stream_job::error::{Error, api, chain};
@@ -41,7 +41,7 @@ impl Pass<'_> {
         }
         let (phase, doing) = self.phase(current.as_deref(), status.as_ref().map(|it| it.phase));
         phase.name().clone_into(&mut self.memory.phase);
-        let unreadable = self.unreadable();
+        let unreadable = self.unreadable_record();
         let doing = doing.or_else(|| unreadable.as_ref().map(|(_, why)| why.clone()));
         let rolled_back = self.rolled_back();
         let refused = match &self.desired {
@@ -92,19 +92,19 @@ impl Pass<'_> {
     }
 
     async fn write_status(&self, status: &JobStatus) -> Result<(), Error> {
+        if self.unreadable.is_some_and(|unreadable| unreadable.status) {
+            return Ok(()); // what it says would be lost
+        }
         let (api_version, kind) = (StreamJob::api_version(&()), StreamJob::kind(&()));
         let patch = json!({
             "apiVersion": api_version, "kind": kind,
             "metadata": {"name": self.job.name_any(), "uid": self.uid},
             "status": status,
         });
-        let jobs: Api<StreamJob> = Api::namespaced(self.context.client.clone(), &self.namespace());
         let params = PatchParams::apply(STATUS_MANAGER).force();
-        let name = self.job.name_any();
-        let written = jobs
-            .patch_status(&name, &params, &Patch::Apply(&patch))
-            .await;
-        written.map(drop).map_err(api("write the status"))
+        let patch = (&params, &Patch::Apply(patch));
+        let written = apply::patch(&self.context.client, self.job, Part::Status, patch).await;
+        written.map_err(api("write the status"))
     }
 
     /// Writes what must not be lost with the record, if the status does not say so already.
@@ -119,7 +119,7 @@ impl Pass<'_> {
     }
 
     /// Why nothing runs though it is to: what is on record cannot be read.
-    fn unreadable(&self) -> Option<(Trouble, String)> {
+    fn unreadable_record(&self) -> Option<(Trouble, String)> {
         let record = self.record.as_ref()?;
         let runs = self.context.fleet.get(&self.uid).is_some();
         let Some(Err(problems)) = self.current() else {

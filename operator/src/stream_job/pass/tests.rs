@@ -11,6 +11,7 @@ use kube::Client;
 use kube::client::Body;
 use prometheus::Registry;
 use serde_json::Value;
+use streamforge_crds::v1alpha1::OnDelete;
 use streamforge_host::sessions::Listener;
 
 use super::*;
@@ -18,10 +19,12 @@ use crate::args::Args;
 use crate::certificates::Authority;
 use crate::controller::again;
 use crate::fleet::Fleet;
+use crate::heard::Ours as _;
 use crate::metrics::Metrics;
 use crate::step::Unsaved;
 use crate::stream_job::keep::Kept;
-use crate::stream_job::testing::{UID, job, settings, with_metadata};
+use crate::stream_job::testing::{UID, job, settings, with_metadata, written};
+use crate::watch::Item;
 
 /// What was asked of the API server: method, path, body.
 type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
@@ -87,12 +90,9 @@ async fn status_that_is_refused_is_tried_again_less_and_less_often() {
     let mut waits = Vec::new();
 
     for _ in 0..4 {
+        let paused = Heard::from(paused.clone());
         let error = over(&paused, &context).await.expect_err("it is refused");
-        waits.push(again(
-            Arc::new(paused.clone()),
-            &error,
-            Arc::clone(&context),
-        ));
+        waits.push(again(Arc::new(paused), &error, Arc::clone(&context)));
     }
 
     let seconds = [1, 2, 4, 8].map(|seconds| Action::requeue(Duration::from_secs(seconds)));
@@ -124,7 +124,9 @@ async fn job_that_runs_is_coordinated_although_a_childs_name_is_taken() {
     };
     let passes = async {
         while !is_opening() {
-            let error = over(&job, &context).await.expect_err("it is told");
+            let error = over(&job.clone().into(), &context)
+                .await
+                .expect_err("it is told");
             assert!(
                 matches!(error, Error::NotOurs { .. } | Error::Store(_)),
                 "{error:?}"
@@ -152,7 +154,7 @@ async fn paused_job_tells_its_pods_and_keeps_its_certificate() {
     };
     context.remember(UID, memory);
 
-    over(&paused, &context).await.unwrap();
+    over(&paused.into(), &context).await.unwrap();
 
     let asked = asked.lock().unwrap();
     let writes: Vec<_> = asked
@@ -166,6 +168,115 @@ async fn paused_job_tells_its_pods_and_keeps_its_certificate() {
     assert_eq!(written, ["secrets/clicks-tls", "streamjobs/clicks/status"]);
     let pods = &writes[1].2["status"]["taskManagers"];
     assert_eq!(*pods, json!({"desired": 2, "ready": 0}));
+}
+
+/// The job with an edit that an API server admitted once and nobody can read.
+fn unreadable() -> Heard<StreamJob> {
+    let mut written = written();
+    written["metadata"]["finalizers"] = json!(["streamforge.io/checkpoints"]);
+    written["spec"]["checkpoint"]["interval"] = json!("");
+    let Item::Unread(unread) = Item::<StreamJob>::read(&written.to_string()) else {
+        unreachable!("an empty text is no duration");
+    };
+    StreamJob::rest(&unread).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn job_that_cannot_be_read_is_not_valid_and_what_is_on_record_of_it_goes_on() {
+    for has_run in [true, false] {
+        let (client, asked) = server(true);
+        let context = context(client);
+        let record = has_run.then(|| {
+            let document = serde_json::to_value(&job().spec).unwrap();
+            Record::new(UID, document, 2)
+        });
+        let kept = Kept {
+            record,
+            ..Kept::default()
+        };
+        let memory = Memory {
+            kept: Packed::of(&kept),
+            ..Memory::default()
+        };
+        context.remember(UID, memory);
+
+        // Its store is away.
+        let _passed = over(&unreadable(), &context).await;
+
+        let asked = asked.lock().unwrap();
+        let wrote = |end: &str| {
+            let mut writes = asked.iter().filter(|(method, ..)| method != "GET");
+            writes
+                .find(|(_, path, _)| path.ends_with(end))
+                .map(|(.., body)| body.clone())
+        };
+        let status = wrote("/streamjobs/clicks/status").unwrap();
+        let conditions = status["status"]["conditions"].as_array().unwrap().clone();
+        let valid = conditions.iter().find(|it| it["type"] == "Valid").unwrap();
+        assert_eq!(valid["status"], "False");
+        let message = valid["message"].as_str().unwrap();
+        assert!(
+            message.contains("spec.checkpoint.interval: `` is not a duration"),
+            "{message}"
+        );
+        assert_eq!(wrote("/statefulsets/clicks-tm").is_some(), has_run);
+        let replicas = wrote("/statefulsets/clicks-tm").map(|it| it["spec"]["replicas"].clone());
+        assert_eq!(replicas, has_run.then(|| json!(2)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_that_cannot_be_read_is_not_written_over() {
+    let (client, asked) = server(true);
+    let context = context(client);
+    let mut unreadable = unreadable();
+    unreadable.unreadable = unreadable.unreadable.map(|of| {
+        let status = true;
+        Arc::new(Unreadable {
+            status,
+            ..(*of).clone()
+        })
+    });
+
+    let _passed = over(&unreadable, &context).await;
+
+    let asked = asked.lock().unwrap();
+    let mut writes = asked.iter().filter(|(method, ..)| method != "GET");
+    assert!(writes.all(|(_, path, _)| !path.ends_with("/status")));
+}
+
+/// An API server's answer holds what cannot be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn job_that_cannot_be_read_can_be_deleted() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let (code, answer) = match path.rsplit('/').next() {
+            Some("pods") => (200, r#"{"metadata": {}, "items": []}"#.to_owned()),
+            Some("clicks") => (200, r#"{"a":"#.repeat(500) + "1" + &"}".repeat(500)),
+            _ => (404, failure(404, "NotFound").to_string()),
+        };
+        log.lock().unwrap().push(format!("{method} {path}"));
+        let answer = Response::builder()
+            .status(code)
+            .body(Body::from(answer.into_bytes()));
+        std::future::ready(answer)
+    });
+    let context = context(Client::new(service, "team"));
+    let mut job = unreadable();
+    let deleted = with_metadata(
+        &job.object,
+        "/deletionTimestamp",
+        json!("2026-01-31T12:00:00Z"),
+    );
+    job.object.metadata = deleted.metadata;
+    job.object.spec.checkpoint.on_delete = OnDelete::Retain;
+
+    assert_eq!(over(&job, &context).await.unwrap(), Action::await_change());
+
+    let finalizer = "PATCH /apis/streamforge.io/v1alpha1/namespaces/team/streamjobs/clicks";
+    assert!(asked.lock().unwrap().iter().any(|asked| asked == finalizer));
 }
 
 #[test]
