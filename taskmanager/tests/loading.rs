@@ -19,8 +19,7 @@ use streamforge_core::messages::{
     Command, Deployment, Event, Place, Stamp, TaskManagerId, TaskSnapshot,
 };
 use streamforge_store::{
-    Condition, Error, MemoryStore, ObjectMeta, ObjectStore, ObjectWriter, Put, Result,
-    StoredObject,
+    Condition, Error, MemoryStore, ObjectMeta, ObjectStore, ObjectWriter, Put, Result, StoredObject,
 };
 use streamforge_taskmanager::manager::{self, Context};
 use streamforge_taskmanager::metrics::Metrics;
