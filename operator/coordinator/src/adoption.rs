@@ -250,22 +250,27 @@ impl Coordinator {
         // Everything below was begun by an earlier coordinator, and no one will complete it.
         let void_to = CheckpointId::from_stored(self.next_id.get().saturating_sub(1));
         self.send(Command::Adopt { void_to });
-        if let Some(manifest) = handed {
+        self.tell_of_hand_over(handed);
+        self.checkpoint_at_ms = self.now_ms;
+        self.report(Report::Adopted { generation, epoch });
+    }
+
+    /// Of the hand-over that the earlier coordinator died at: whether it is committed.
+    fn tell_of_hand_over(&mut self, committed: Option<Manifest>) {
+        if let Some(manifest) = committed {
             // Whether all have heard of its commit, and of what they gain, is not known.
             self.send(Command::Committed { id: manifest.id });
             self.send(Command::Receive(Box::new(manifest)));
-        } else {
-            // They have not heard that it will not be, and would wait for its channels at every barrier.
-            let members = self.members.iter();
-            let prepared = members.filter(|(_, it)| {
-                let runs = it.runs.as_deref();
-                runs.is_some_and(|runs| runs.prepared.is_some())
-            });
-            let prepared = prepared.map(|(id, _)| id.clone()).collect();
-            self.send_to(prepared, &Command::Withdraw);
+            return;
         }
-        self.checkpoint_at_ms = self.now_ms;
-        self.report(Report::Adopted { generation, epoch });
+        // They have not heard that it will not be, and would wait for its channels at every barrier.
+        let members = self.members.iter();
+        let prepared = members.filter(|(_, it)| {
+            let runs = it.runs.as_deref();
+            runs.is_some_and(|runs| runs.prepared.is_some())
+        });
+        let prepared = prepared.map(|(id, _)| id.clone()).collect();
+        self.send_to(prepared, &Command::Withdraw);
     }
 
     fn give_up_adoption(&mut self, task_manager: Option<String>, reason: String) {

@@ -116,7 +116,8 @@ async fn pods_older_than_a_secret_are_annotated_while_attempts_fail_and_hear_it_
     let (context, job) = (context(client, folder.path()), running_job());
     put_pod(&context, "clicks-tm-0", "10:00:00");
     put_pod(&context, "clicks-tm-1", "11:00:30");
-    let mut pass = Pass::begin(&job, &context).await.unwrap();
+    let heard = job.clone().into();
+    let mut pass = Pass::begin(&heard, &context).await.unwrap();
     let current = pass.desired.clone().unwrap();
 
     put(
@@ -173,7 +174,8 @@ async fn job_is_not_given_up_for_what_fails_within_two_minutes_of_a_change_of_it
             ..Memory::default()
         };
         context.remember(UID, memory);
-        let mut pass = Pass::begin(&job, &context).await.unwrap();
+        let heard = job.clone().into();
+        let mut pass = Pass::begin(&heard, &context).await.unwrap();
         let current = pass.desired.clone().unwrap();
         let status = failed_at(failed, Phase::Ended);
         let revision = pass.revision(&current);
