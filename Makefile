@@ -159,7 +159,8 @@ kills-kafka: setup build ## the long ledger, Kafka to Kafka and to S3: make kill
 
 network: build ## partitions, loss, slow links, delay and resets in network namespaces; needs root: make network SCENARIO=full,reset
 	@scripts/setup network
-	python3 e2e/process/network.py $(if $(SCENARIO),--scenario $(SCENARIO))
+	python3 e2e/process/network.py $(if $(SCENARIO),--scenario $(SCENARIO)) || \
+	  { code=$$?; [ $$code = 2 ] && [ -n "$(CI)" ]; } # 2: this machine cannot, as it says
 
 plant: setup ## plant ten bugs one by one and show which test catches each: bench/results/
 	e2e/plant/run

@@ -8,6 +8,8 @@
 //! document, then start. Whoever comes in between finds either the old record, and stops again, or
 //! the new one, and starts.
 
+mod rest;
+
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -168,9 +170,9 @@ pub fn next(now: Timestamp, wanted: Option<&Wanted>, record: Option<&Record>, ru
     };
     match &record.state {
         State::Active => active(now, wanted, record, run),
-        State::Suspended => suspended(wanted, record, run),
+        State::Suspended => rest::suspended(wanted, record, run),
         State::Finished { .. } => ended_for_good(run),
-        State::Failed { .. } => failed(wanted, record, run),
+        State::Failed { .. } => rest::failed(wanted, record, run),
     }
 }
 
@@ -516,57 +518,6 @@ fn rolled_back(record: &Record, previous: &Previous, reason: &str) -> Record {
         }),
         ..record.clone()
     }
-}
-
-fn suspended(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
-    if !matches!(run, Run::None) {
-        return Step::Abandon;
-    }
-    match wanted {
-        Some(wanted) if !wanted.suspend && !is_wanted(wanted, record) => Step::Write(Record {
-            state: State::Active,
-            ..rewound(wanted, record)
-        }),
-        // What was edited meanwhile is taken as it is: nothing runs that could be rolled back to.
-        Some(wanted) if !wanted.suspend => Step::Write(begun(wanted, &rewound(wanted, record))),
-        _ => Step::Wait,
-    }
-}
-
-fn failed(wanted: Option<&Wanted>, record: &Record, run: &Run) -> Step {
-    if !matches!(run, Run::None) {
-        return Step::Abandon;
-    }
-    let Some(wanted) = wanted else {
-        return Step::Wait;
-    };
-    let done = &record.done;
-    if done.accept_lost_marker == Used::Unknown {
-        // Another operator gave the job up: the value that stands there is no wish of now, as far as anybody knows.
-        return Step::Write(accepted(wanted, record.clone()));
-    }
-    let rewinds = wanted.rewind_to.is_some() && wanted.rewind_to != done.rewind_to;
-    let accepting = wanted.accept_lost_marker.as_deref();
-    let accepts = accepting.is_some() && !done.accept_lost_marker.is(accepting);
-    let asked = wanted.restart != done.restart || rewinds || accepts;
-    if wanted.suspend && wanted.generation != record.generation {
-        return Step::Write(at_rest(record));
-    }
-    let is_edited = wanted.generation != record.generation && is_wanted(wanted, record);
-    if asked || is_edited {
-        let rewound = rewound(wanted, record);
-        let again = if is_wanted(wanted, record) {
-            begun(wanted, &rewound)
-        } else {
-            // What was rolled back is not what is started again.
-            Record {
-                state: State::Active,
-                ..rewound
-            }
-        };
-        return Step::Write(answered(wanted, again));
-    }
-    Step::Wait
 }
 
 /// Whether the coordinator of now came after all that is asked of the next one.

@@ -266,8 +266,8 @@ impl Coordinator {
         // They have not heard that it will not be, and would wait for its channels at every barrier.
         let members = self.members.iter();
         let prepared = members.filter(|(_, it)| {
-            let runs = it.runs.as_deref();
-            runs.is_some_and(|runs| runs.prepared.is_some())
+            let prepared = it.runs.as_deref().and_then(|runs| runs.prepared.as_ref());
+            prepared.is_some_and(|it| !self.is_as_the_head_says(&it.deployment))
         });
         let prepared = prepared.map(|(id, _)| id.clone()).collect();
         self.send_to(prepared, &Command::Withdraw);

@@ -248,10 +248,8 @@ impl Coordinator {
         let Some(manifest) = &self.starting.manifest else {
             return self.start_without_restore();
         };
-        let is_deployed = self
-            .head
-            .head()
-            .is_some_and(|head| head.plan == manifest.plan);
+        let head = self.head.head();
+        let is_deployed = head.is_some_and(|head| head.plan == manifest.plan);
         self.starting.deployed = is_deployed.then(|| plan.hash());
         let dropped = match &self.starting.look_back {
             // It is only looked at whether it is whole.

@@ -105,8 +105,8 @@ pub struct Memory {
     pub stop_at: Option<Instant>,
     /// When the Secrets of pods were looked at, while something fails.
     pub secrets: Option<secrets::Looked>,
-    /// The time of the last failure that was taken for one of old values of a Secret.
-    pub excused_ms: Option<u64>,
+    /// The time of the last failure that was taken for one of old values of a Secret, and when the first in a row was.
+    pub excused: Option<(u64, Instant)>,
 }
 
 impl Memory {
@@ -272,11 +272,10 @@ impl<'a> Pass<'a> {
             done = done.and(Box::pin(self.look_at_children()).await);
         } else if let Err(error) = Box::pin(self.check_names()).await {
             // Somebody's object is in the way of children, not of rows.
-            let goes_on = match is_active {
-                true => self.go_on(&run).await,
-                false => Ok(()),
-            };
-            done = Err(goes_on.err().unwrap_or(error));
+            done = Err(error);
+            if is_active {
+                done = self.go_on(&run).await.and(done);
+            }
         } else {
             let steps = Box::pin(self.take_steps()).await;
             done = match steps {

@@ -16,7 +16,7 @@ pub const ANNOTATION: &str = "streamforge.io/secrets";
 
 /// For so long after a change the old values may be what an attempt fails by: the kubelet takes up to 90 s by
 /// itself.
-const OLD_VALUES: SignedDuration = SignedDuration::from_mins(2);
+pub const OLD_VALUES: SignedDuration = SignedDuration::from_mins(2);
 
 /// The newest of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

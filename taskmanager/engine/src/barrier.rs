@@ -45,6 +45,8 @@ pub struct Aligner {
     done_to: CheckpointId,
     /// Nobody is there who would complete what barriers on their way belong to.
     orphaned: bool,
+    /// The newest that was ignored for that.
+    ignored: CheckpointId,
 }
 
 impl Aligner {
@@ -56,6 +58,7 @@ impl Aligner {
             retired: vec![false; inputs_n],
             done_to: CheckpointId::ZERO,
             orphaned: false,
+            ignored: CheckpointId::ZERO,
         }
     }
 
@@ -103,8 +106,12 @@ impl Aligner {
     /// An input delivered a barrier. The second value is an older attempt given up for it (A2).
     pub fn on_barrier(&mut self, input: usize, barrier: Barrier) -> (Step, Option<CheckpointId>) {
         let is_orphan = self.orphaned && barrier.kind != CheckpointKind::HandOver;
-        if barrier.id <= self.done_to || is_orphan {
-            self.done_to = self.done_to.max(barrier.id);
+        if barrier.id <= self.done_to {
+            return (Step::Ignore, None);
+        }
+        if is_orphan {
+            self.ignored = barrier.id;
+            self.done_to = barrier.id;
             return (Step::Ignore, None);
         }
         let mut given_up = None;
@@ -129,9 +136,11 @@ impl Aligner {
         (Step::Block, given_up)
     }
 
-    /// The coordinator gave the attempt up; returns it if it was under way here (A2).
+    /// The coordinator gave the attempt up; returns it if it was under way here (A2). So is one that the next coordinator
+    /// began and whose barrier came before this word of it: it can no longer be completed.
     pub fn on_abort(&mut self, id: CheckpointId) -> Option<CheckpointId> {
         self.orphaned = false;
+        let ignored = std::mem::replace(&mut self.ignored, CheckpointId::ZERO);
         let current = self.current.filter(|current| current.id <= id);
         if current.is_some_and(|current| current.kind == CheckpointKind::HandOver) {
             return current.map(|barrier| barrier.id);
@@ -142,7 +151,7 @@ impl Aligner {
         } else if id > self.done_to && self.current.is_none() {
             self.done_to = id;
         }
-        current
+        current.or((ignored > id).then_some(ignored))
     }
 
     fn release(&mut self, done_to: CheckpointId) {
@@ -163,6 +172,29 @@ mod tests {
             id: CheckpointId::from_stored(id),
             kind: CheckpointKind::Ordinary,
         }
+    }
+
+    /// It overtakes the word of who began it: nobody may wait for it until it times out.
+    #[test]
+    fn barrier_of_the_next_coordinator_that_was_ignored_is_given_up_when_that_one_is_heard_of_a2_f1()
+     {
+        let mut aligner = Aligner::new(2);
+        assert_eq!(aligner.orphan(), None);
+        assert_eq!(aligner.on_barrier(0, barrier(9)), (Step::Ignore, None));
+        assert_eq!(aligner.on_barrier(0, barrier(10)), (Step::Ignore, None));
+        assert!(!aligner.is_blocked(0));
+
+        let void_to = CheckpointId::from_stored(9);
+        assert_eq!(
+            aligner.on_abort(void_to),
+            Some(CheckpointId::from_stored(10))
+        );
+
+        assert_eq!(aligner.on_barrier(1, barrier(10)), (Step::Ignore, None));
+        assert_eq!(aligner.on_barrier(0, barrier(11)), (Step::Block, None));
+        assert_eq!(aligner.on_abort(void_to), None);
+        let taken = aligner.on_barrier(1, barrier(11));
+        assert_eq!(taken, (Step::Snapshot(barrier(11)), None));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use super::Pass;
-use crate::apply::{is_gone, is_out_of_reach};
+use crate::apply::is_out_of_reach;
 use crate::events;
 use crate::record::State;
 use crate::step::{Ended, Run};
@@ -20,12 +20,13 @@ use crate::stream_job::build::KeptPods;
 use crate::stream_job::checked::Outcome as Checked;
 use crate::stream_job::ended;
 use crate::stream_job::error::{Error, api};
-use crate::stream_job::secrets::{self, ANNOTATION, Newest};
+use crate::stream_job::secrets::{self, ANNOTATION, Newest, OLD_VALUES};
 use crate::stream_job::validate::Desired;
 
-/// How often they are looked at after a failure, at first; each time half as often, down to once in 32 s.
+/// How often they are looked at after a failure, at first; each time half as often, down to once in 17 minutes: a bucket
+/// that is away for long fails all jobs.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-const DOUBLED_MAX: u32 = 4;
+const DOUBLED_MAX: u32 = 9;
 
 /// Secrets of one job that are looked at: each is a request. Those of the document are some five.
 const SECRETS_MAX: usize = 32;
@@ -83,7 +84,8 @@ impl Pass<'_> {
         self.memory.secrets = Some(looked);
         self.look_within = self.look_within.min(looked.left());
         let secrets = self.newest(current).await?;
-        self.push(current, &secrets).await
+        self.push(current, &secrets).await;
+        Ok(())
     }
 
     /// An end that may have come of old values of a Secret is none of the job's: it is begun anew, and so is the
@@ -101,6 +103,9 @@ impl Pass<'_> {
             return Ok(run);
         };
         let Some((reason, failed_ms)) = self.failed(&run) else {
+            if matches!(&run, Run::Alive(alive) if alive.completed_n > 0) {
+                self.memory.excused = None;
+            }
             return Ok(run);
         };
         let failed = i64::try_from(failed_ms).ok();
@@ -111,13 +116,22 @@ impl Pass<'_> {
         let Some(changed) = secrets::excuse(&secrets, began, failed) else {
             return Ok(run);
         };
-        self.push(current, &secrets).await?;
-        if self.memory.excused_ms.replace(failed_ms) != Some(failed_ms) {
+        // A Secret that somebody writes all the time excuses nothing for longer.
+        let before = self.memory.excused;
+        let since = before.map_or_else(Instant::now, |(_, since)| since);
+        if since.elapsed() > OLD_VALUES.unsigned_abs() {
+            return Ok(run);
+        }
+        self.push(current, &secrets).await;
+        self.memory.excused = Some((failed_ms, since));
+        if before.map(|(ms, _)| ms) != Some(failed_ms) {
             let age_s = changed.age(failed).as_secs();
             self.tell(events::tried_again(&changed.name, age_s, &reason))
                 .await;
             // Each has a count of failures of its own, and there are two minutes in all.
-            self.memory.broken_n = 0;
+            if before.is_none() {
+                self.memory.broken_n = 0;
+            }
         }
         Ok(match run {
             Run::Ended {
@@ -167,8 +181,9 @@ impl Pass<'_> {
         Ok(newest)
     }
 
-    /// Changes the pods that are to hear of a change: nothing but an annotation, so none is made anew.
-    async fn push(&self, current: &Desired, secrets: &[Newest]) -> Result<(), Error> {
+    /// Changes the pods that are to hear of a change: nothing but an annotation, so none is made anew. It only makes
+    /// the kubelet quicker: where that is refused its next round will do.
+    async fn push(&self, current: &Desired, secrets: &[Newest]) {
         let namespace = self.namespace();
         let label = current.identity.names.label();
         let listed = self.context.children.pods(&namespace, label.as_str());
@@ -183,14 +198,14 @@ impl Pass<'_> {
             let patched = pods.patch_metadata(&name, &params, &patch).await;
             match patched {
                 Ok(_) => told.push((name, newer)),
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(api("annotate a pod with its newer Secrets")(error)),
+                Err(error) => {
+                    tracing::debug!(%error, name, "a pod is not annotated with its newer Secrets");
+                }
             }
         }
         if !told.is_empty() {
             self.tell(events::secret_changed(&told)).await;
         }
-        Ok(())
     }
 }
 

@@ -226,7 +226,8 @@ pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
         Error::Store(stores::Error::Secret { source, .. }) => match source {
             kube::Error::Api(status) if status.code == 404 => Trouble::SecretMissing,
             kube::Error::Api(status) if status.code == 403 => Trouble::NotAllowed,
-            _ => return None,
+            // Without it the store cannot be reached.
+            _ => Trouble::StoreUnreachable,
         },
         // The client could not even be made of what the Secret says.
         Error::Store(stores::Error::Open {
@@ -294,7 +295,8 @@ mod tests {
         let kind = |error: &Error| trouble(error).map(|(kind, _)| kind);
         assert_eq!(kind(&unread(404)), Some(Trouble::SecretMissing));
         assert_eq!(kind(&unread(403)), Some(Trouble::NotAllowed));
-        assert_eq!(kind(&unread(500)), None, "the API server's trouble");
+        let in_trouble = kind(&unread(500));
+        assert_eq!(in_trouble, Some(Trouble::StoreUnreachable));
 
         let reason = "the secret `store` has no key accessKeyId".to_owned();
         let lacks = unopened(Refusal::Setup { reason });

@@ -1,3 +1,5 @@
+//! Copies of savepoints: byte for byte, in pieces, within bounded memory.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
