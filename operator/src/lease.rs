@@ -242,8 +242,13 @@ impl Elector {
             }
             Ok::<(), kube::Error>(())
         };
-        if let Ok(Err(error)) = tokio::time::timeout(ANSWER_WITHIN, released).await {
-            tracing::warn!(%error, "lease not released");
+        match tokio::time::timeout(ANSWER_WITHIN, released).await {
+            // Whoever deletes a pod by force takes its token away before it has ended.
+            Ok(Err(kube::Error::Api(status))) if status.code == 401 => {
+                tracing::info!("lease not released: this operator's pod is gone already");
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "lease not released"),
+            Ok(Ok(())) | Err(_) => {}
         }
     }
 }
