@@ -43,10 +43,6 @@ pub struct Aligner {
     retired: Vec<bool>,
     /// Barriers up to this id are void.
     done_to: CheckpointId,
-    /// Nobody is there who would complete what barriers on their way belong to.
-    orphaned: bool,
-    /// The newest that was ignored for that.
-    ignored: CheckpointId,
 }
 
 impl Aligner {
@@ -57,8 +53,6 @@ impl Aligner {
             delivered: vec![false; inputs_n],
             retired: vec![false; inputs_n],
             done_to: CheckpointId::ZERO,
-            orphaned: false,
-            ignored: CheckpointId::ZERO,
         }
     }
 
@@ -92,26 +86,12 @@ impl Aligner {
 
     /// Whether this attempt is over, so that its barriers count for nothing.
     pub fn is_void(&self, id: CheckpointId) -> bool {
-        id <= self.done_to || self.orphaned
-    }
-
-    /// Whoever began attempts is gone; returns the one that was under way here (A2). Until somebody says what is
-    /// void, the barriers of all are that may still come: some inputs may never get theirs.
-    pub fn orphan(&mut self) -> Option<CheckpointId> {
-        let given_up = self.aligning().and_then(|id| self.on_abort(id));
-        self.orphaned = true;
-        given_up
+        id <= self.done_to
     }
 
     /// An input delivered a barrier. The second value is an older attempt given up for it (A2).
     pub fn on_barrier(&mut self, input: usize, barrier: Barrier) -> (Step, Option<CheckpointId>) {
-        let is_orphan = self.orphaned && barrier.kind != CheckpointKind::HandOver;
         if barrier.id <= self.done_to {
-            return (Step::Ignore, None);
-        }
-        if is_orphan {
-            self.ignored = barrier.id;
-            self.done_to = barrier.id;
             return (Step::Ignore, None);
         }
         let mut given_up = None;
@@ -136,11 +116,8 @@ impl Aligner {
         (Step::Block, given_up)
     }
 
-    /// The coordinator gave the attempt up; returns it if it was under way here (A2). So is one that the next coordinator
-    /// began and whose barrier came before this word of it: it can no longer be completed.
+    /// The coordinator gave the attempt up; returns it if it was under way here (A2).
     pub fn on_abort(&mut self, id: CheckpointId) -> Option<CheckpointId> {
-        self.orphaned = false;
-        let ignored = std::mem::replace(&mut self.ignored, CheckpointId::ZERO);
         let current = self.current.filter(|current| current.id <= id);
         if current.is_some_and(|current| current.kind == CheckpointKind::HandOver) {
             return current.map(|barrier| barrier.id);
@@ -151,7 +128,7 @@ impl Aligner {
         } else if id > self.done_to && self.current.is_none() {
             self.done_to = id;
         }
-        current.or((ignored > id).then_some(ignored))
+        current
     }
 
     fn release(&mut self, done_to: CheckpointId) {
@@ -172,29 +149,6 @@ mod tests {
             id: CheckpointId::from_stored(id),
             kind: CheckpointKind::Ordinary,
         }
-    }
-
-    /// It overtakes the word of who began it: nobody may wait for it until it times out.
-    #[test]
-    fn barrier_of_the_next_coordinator_that_was_ignored_is_given_up_when_that_one_is_heard_of_a2_f1()
-     {
-        let mut aligner = Aligner::new(2);
-        assert_eq!(aligner.orphan(), None);
-        assert_eq!(aligner.on_barrier(0, barrier(9)), (Step::Ignore, None));
-        assert_eq!(aligner.on_barrier(0, barrier(10)), (Step::Ignore, None));
-        assert!(!aligner.is_blocked(0));
-
-        let void_to = CheckpointId::from_stored(9);
-        assert_eq!(
-            aligner.on_abort(void_to),
-            Some(CheckpointId::from_stored(10))
-        );
-
-        assert_eq!(aligner.on_barrier(1, barrier(10)), (Step::Ignore, None));
-        assert_eq!(aligner.on_barrier(0, barrier(11)), (Step::Block, None));
-        assert_eq!(aligner.on_abort(void_to), None);
-        let taken = aligner.on_barrier(1, barrier(11));
-        assert_eq!(taken, (Step::Snapshot(barrier(11)), None));
     }
 
     #[test]

@@ -381,7 +381,6 @@ impl TaskCore {
         if let Some(id) = self.aligner.aligning() {
             self.on_abort(id);
         }
-        let _nothing_more = self.aligner.orphan();
     }
 
     /// A reader has rows. If the source was idle it comes back first: then the caller must wait for

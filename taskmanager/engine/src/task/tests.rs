@@ -344,40 +344,6 @@ impl Job {
     }
 }
 
-/// Attack 26, with a barrier that is still on its way, behind rows for example, when the sessions break:
-/// tasks go on without a coordinator.
-#[test]
-fn barrier_that_comes_after_its_coordinator_has_gone_keeps_no_input_waiting_a2_f1() {
-    let mut job = Job::new([0, 0]);
-    job.settle();
-    job.checkpoint(0, 7);
-    for core in job.tasks.values_mut() {
-        core.give_up_alignment();
-    }
-    job.settle();
-
-    for time in [50, 60] {
-        job.rows(0, &[time]);
-        job.rows(1, &[time]);
-        job.settle();
-    }
-
-    assert_eq!([job.watermark(0), job.watermark(1)], [Watermark(60); 2]);
-    // Whoever comes next is answered.
-    for subtask in [0, 1] {
-        let core = job.core(task(0, subtask));
-        core.on_abort(CheckpointId::from_stored(8));
-    }
-    for subtask in [0, 1] {
-        job.core(task(1, subtask))
-            .on_abort(CheckpointId::from_stored(8));
-        job.checkpoint(subtask, 9);
-    }
-    job.settle();
-    let ninth = CheckpointId::from_stored(9);
-    assert_eq!(job.acks.iter().filter(|(_, id)| *id == ninth).count(), 4);
-}
-
 #[test]
 fn bytes_are_counted_where_they_leave_and_where_they_come_in() {
     let mut job = Job::new([0, 0]);
