@@ -76,6 +76,8 @@ impl Drop for Usable<'_> {
 #[test]
 fn drained_node_hands_its_work_over() {
     let namespace = Namespace::create("drain");
+    // The operator may be on that node, too.
+    namespace.announce(&COORDINATOR_GONE);
     let job = running(&namespace);
     let node = other_node(&namespace);
     let _usable = Usable {
