@@ -1,6 +1,6 @@
 //! What the operator is told when it starts.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -45,6 +45,10 @@ pub struct Args {
         default_value = "streamforge-operator"
     )]
     pub pod_name: String,
+    /// Address of this operator's pod: task managers that were alone find it in their job's head, before the Service
+    /// leads there; none: they are told the Service
+    #[arg(long, env = "POD_IP", value_name = "IP")]
+    pub pod_ip: Option<IpAddr>,
     /// Namespaces whose jobs are run, with commas between; empty: all
     #[arg(
         long,
@@ -131,6 +135,14 @@ impl Args {
         let host = self.service.clone().unwrap_or_else(default);
         format!("{host}:{}", self.listen.port())
     }
+
+    /// Where task managers find this operator, which heads name.
+    #[must_use]
+    pub fn reached_at(&self) -> String {
+        let port = self.listen.port();
+        let own = self.pod_ip.map(|ip| SocketAddr::new(ip, port).to_string());
+        own.unwrap_or_else(|| self.coordinator())
+    }
 }
 
 #[cfg(test)]
@@ -160,5 +172,15 @@ mod tests {
     fn task_managers_call_the_service() {
         let args = args(&["--namespace", "sf"]);
         assert_eq!(args.coordinator(), "streamforge-coordinator.sf.svc:7100");
+        assert_eq!(args.reached_at(), args.coordinator());
+    }
+
+    #[test]
+    fn heads_name_the_pod() {
+        for (ip, address) in [("10.1.2.3", "10.1.2.3:7100"), ("fd00::3", "[fd00::3]:7100")] {
+            let args = args(&["--namespace", "sf", "--pod-ip", ip]);
+            assert_eq!(args.reached_at(), address);
+            assert_eq!(args.coordinator(), "streamforge-coordinator.sf.svc:7100");
+        }
     }
 }

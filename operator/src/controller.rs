@@ -85,7 +85,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// Folder in memory.
     pub work_dir: PathBuf,
-    /// What heads name as the coordinator's address: the Service, behind which the next one is found, too.
+    /// What heads name as the coordinator's address: this pod's. Task managers call the Service, too.
     pub address: String,
     /// What is remembered of each job between passes; nothing depends on it.
     /// Boxed: half of a table's places are empty.
@@ -117,7 +117,7 @@ impl Context {
             authority,
             metrics,
             work_dir: args.work_dir.clone(),
-            address: args.coordinator(),
+            address: args.reached_at(),
             memories: Mutex::default(),
         })
     }

@@ -35,7 +35,7 @@ use crate::manager::{Context, Manager, Request};
 use crate::metrics::Metrics;
 use crate::metrics::store_calls::CountedStore;
 use crate::terms::Terms;
-use alone::Loneliness;
+use alone::{Addresses, Loneliness};
 use conversation::{Conversation, Over};
 
 /// Commands waiting for the manager, which takes them at once.
@@ -210,10 +210,12 @@ struct Session {
 
 impl Session {
     async fn live(&mut self, events: &mut mpsc::Receiver<(Stamp, Event)>) -> Result<String, Error> {
-        let mut address = self.config.coordinator.clone();
+        let mut addresses = Addresses::new(self.config.coordinator.clone());
         let mut lonely = Loneliness::begin(Instant::now());
         loop {
             let within = lonely.connect_within(CONNECT_INITIAL, CONNECT_MAX);
+            let called = Instant::now();
+            let address = addresses.next();
             match self.call(&address, within, events).await {
                 Called::Goodbye(reason) if self.may_stay() => {
                     tracing::info!(reason, "waiting for the next coordinator");
@@ -227,6 +229,7 @@ impl Session {
                     tracing::warn!(address, reason, "session with the coordinator is over");
                     self.ask(Request::SessionLost).await;
                     lonely = Loneliness::begin(Instant::now());
+                    addresses = Addresses::new(self.config.coordinator.clone());
                 }
                 Called::NoAnswer(reason) => tracing::debug!(address, reason, "no session yet"),
                 Called::NotNow(reason) => {
@@ -237,7 +240,8 @@ impl Session {
             if self.hosted.is_none() && self.is_leaving() {
                 return Ok("it is to end, and runs nothing".to_owned());
             }
-            self.look_around(&mut lonely, &mut address, events).await?;
+            self.look_around(&mut lonely, &mut addresses, events, called)
+                .await?;
         }
     }
 
@@ -376,8 +380,9 @@ impl Session {
     async fn look_around(
         &self,
         lonely: &mut Loneliness,
-        address: &mut String,
+        addresses: &mut Addresses,
         events: &mut mpsc::Receiver<(Stamp, Event)>,
+        called: Instant,
     ) -> Result<(), Error> {
         let hosted = self.hosted.as_ref();
         let never_reached_max = (!self.config.stay).then_some(NEVER_REACHED_MAX);
@@ -389,7 +394,7 @@ impl Session {
         }
         if let Some(hosted) = hosted
             && lonely.looks_now(Instant::now(), hosted.times.timeout)
-            && self.look_into_head(hosted, address).await
+            && self.look_into_head(hosted, addresses).await
         {
             lonely.saw_head(Instant::now());
             hosted.context.sight.found();
@@ -405,22 +410,26 @@ impl Session {
         let pause = if lonely.calls_another(OTHERS_MAX) {
             CALL_ANOTHER
         } else {
-            lonely.next_pause(CALL_AGAIN_INITIAL, CALL_AGAIN_MAX)
+            // A call that took long to fail was a pause.
+            let pause = lonely.next_pause(CALL_AGAIN_INITIAL, CALL_AGAIN_MAX);
+            pause.saturating_sub(called.elapsed())
         };
         let _paused = tokio::time::timeout(pause, drain(events)).await;
         Ok(())
     }
 
     /// Whether there was one to be read.
-    async fn look_into_head(&self, hosted: &Hosted, address: &mut String) -> bool {
+    async fn look_into_head(&self, hosted: &Hosted, addresses: &mut Addresses) -> bool {
         let store = Arc::clone(&hosted.context.store);
         let read = self
             .data
             .spawn(async move { alone::read_head(&*store).await });
         match tokio::time::timeout(hosted.times.timeout, read).await {
             Ok(Ok(Ok(Some(head)))) => {
-                if alone::is_address(&head.coordinator) {
-                    address.clone_from(&head.coordinator);
+                let running = self.running().await;
+                let is_newer = running.is_none_or(|it| it.stamp.generation < head.generation);
+                if is_newer && alone::is_address(&head.coordinator) {
+                    addresses.name(head.coordinator);
                 }
                 self.ask(Request::Superseded(Stamp {
                     job: head.job,

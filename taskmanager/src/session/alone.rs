@@ -11,6 +11,15 @@ use tokio::time::Instant;
 
 use crate::upload::with_causes;
 
+/// So often the head is read with the shortest pause between.
+const LOOKS_SOON: u32 = 6;
+
+/// Shortest pause between two looks into the head; thousands of task managers may be alone at once.
+const LOOK_AGAIN: Duration = Duration::from_millis(400);
+
+/// So many calls in a row get the same time to be connected.
+const CALLS_ALIKE: u32 = 6;
+
 /// A time without a session.
 #[derive(Debug)]
 pub(super) struct Loneliness {
@@ -18,6 +27,7 @@ pub(super) struct Loneliness {
     /// When the head was read last; before that the session told whose attempt is the newest.
     seen: Instant,
     looked: Option<Instant>,
+    looks_n: u32,
     calls_n: u32,
     /// Answers in a row of others than the coordinator.
     others_n: u32,
@@ -30,6 +40,7 @@ impl Loneliness {
             since: now,
             seen: now,
             looked: None,
+            looks_n: 0,
             calls_n: 0,
             others_n: 0,
             met_another: false,
@@ -49,13 +60,17 @@ impl Loneliness {
         now.saturating_duration_since(self.seen)
     }
 
-    /// Whether the head is to be read now: at once, because a newer coordinator may be why the
-    /// session is over, then once per heartbeat timeout.
+    /// Whether the head is to be read now: at once, because a newer coordinator may be why the session is over;
+    /// a few times soon, because the next one will be there in a moment, and names its address; then more and more
+    /// seldom, down to once per heartbeat timeout.
     pub(super) fn looks_now(&mut self, now: Instant, every: Duration) -> bool {
+        let doubled = self.looks_n.saturating_sub(LOOKS_SOON).min(10);
+        let pause = LOOK_AGAIN.saturating_mul(1 << doubled).min(every);
         let looked = self.looked;
-        let due = looked.is_none_or(|at| now.saturating_duration_since(at) >= every);
+        let due = looked.is_none_or(|at| now.saturating_duration_since(at) >= pause);
         if due {
             self.looked = Some(now);
+            self.looks_n = self.looks_n.saturating_add(1);
         }
         due
     }
@@ -73,10 +88,12 @@ impl Loneliness {
         met && self.others_n <= max
     }
 
-    /// How long the next call may take to be connected; doubles. For a while after an operator's death its
-    /// Service leads to an address that nobody has any more, and drops what is sent there.
+    /// How long the next call may take to be connected; doubles now and then. For a while after an operator's death
+    /// its Service leads to an address that nobody has any more, and drops what is sent there: calls that wait for
+    /// that are not heard when it leads elsewhere.
     pub(super) fn connect_within(&self, initial: Duration, max: Duration) -> Duration {
-        initial.saturating_mul(1 << self.calls_n.min(10)).min(max)
+        let doubled = (self.calls_n / CALLS_ALIKE).min(10);
+        initial.saturating_mul(1 << doubled).min(max)
     }
 
     /// The pause before the next call; doubles.
@@ -84,6 +101,41 @@ impl Loneliness {
         let pause = initial.saturating_mul(1 << self.calls_n.min(10));
         self.calls_n = self.calls_n.saturating_add(1);
         pause.min(max)
+    }
+}
+
+/// Where a coordinator may be: where this task manager was told to call, which in a cluster is a Service, and where
+/// the newest one says that it is. The way by a Service is open a second or two later only.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    home: String,
+    named: Option<String>,
+    next_is_named: bool,
+}
+
+impl Addresses {
+    pub(super) fn new(home: String) -> Self {
+        Self {
+            home,
+            named: None,
+            next_is_named: false,
+        }
+    }
+
+    /// The head names it: it is called next.
+    pub(super) fn name(&mut self, address: String) {
+        if self.named.as_ref() != Some(&address) {
+            self.next_is_named = true;
+            self.named = Some(address);
+        }
+    }
+
+    /// Whom to call next: in turn, for either may be out of date.
+    pub(super) fn next(&mut self) -> String {
+        let named = self.named.as_ref().filter(|_| self.next_is_named);
+        let address = named.unwrap_or(&self.home).clone();
+        self.next_is_named = !self.next_is_named && self.named.is_some();
+        address
     }
 }
 
@@ -108,16 +160,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn head_is_read_once_per_heartbeat_timeout_f4() {
+    fn head_is_read_soon_and_at_last_once_per_heartbeat_timeout_f4() {
         let begin = Instant::now();
         let mut lonely = Loneliness::begin(begin);
         let every = Duration::from_secs(5);
-        let looks: Vec<bool> = (0..=11)
-            .map(|second| lonely.looks_now(begin + Duration::from_secs(second), every))
+        let at: Vec<u64> = (0..=250)
+            .map(|tenths| tenths * 100)
+            .filter(|ms| lonely.looks_now(begin + Duration::from_millis(*ms), every))
             .collect();
 
-        let at: Vec<usize> = (0..looks.len()).filter(|idx| looks[*idx]).collect();
-        assert_eq!(at, [0, 5, 10]);
+        let soon = [0, 400, 800, 1_200, 1_600, 2_000, 2_400];
+        let seldom = [3_200, 4_800, 8_000, 13_000, 18_000, 23_000];
+        assert_eq!(at, [&soon[..], &seldom[..]].concat());
         assert_eq!(lonely.lasts(begin + every), every);
     }
 
@@ -134,6 +188,22 @@ mod tests {
     }
 
     #[test]
+    fn address_in_the_head_is_called_next_and_then_both_in_turn_f4() {
+        let mut addresses = Addresses::new("home:1".to_owned());
+        assert_eq!([addresses.next(), addresses.next()], ["home:1", "home:1"]);
+
+        addresses.name("there:2".to_owned());
+        let calls: Vec<String> = (0..3).map(|_| addresses.next()).collect();
+        assert_eq!(calls, ["there:2", "home:1", "there:2"]);
+
+        // The same one again changes nothing; another one is called at once.
+        addresses.name("there:2".to_owned());
+        assert_eq!(addresses.next(), "home:1");
+        addresses.name("elsewhere:3".to_owned());
+        assert_eq!(addresses.next(), "elsewhere:3");
+    }
+
+    #[test]
     fn calls_come_more_and_more_seldom_up_to_a_limit() {
         let mut lonely = Loneliness::begin(Instant::now());
         let ms = Duration::from_millis;
@@ -147,7 +217,7 @@ mod tests {
     fn connections_get_more_and_more_time_up_to_a_limit() {
         let mut lonely = Loneliness::begin(Instant::now());
         let ms = Duration::from_millis;
-        let times: Vec<Duration> = (0..4)
+        let times: Vec<Duration> = (0..24)
             .map(|_| {
                 let within = lonely.connect_within(ms(250), ms(1_000));
                 lonely.next_pause(ms(20), ms(100));
@@ -155,7 +225,9 @@ mod tests {
             })
             .collect();
 
-        assert_eq!(times, [ms(250), ms(500), ms(1_000), ms(1_000)]);
+        let calls = |within: u64| times.iter().filter(|time| **time == ms(within)).count();
+        assert_eq!([calls(250), calls(500), calls(1_000)], [6, 6, 12]);
+        assert!(times.is_sorted());
     }
 
     #[test]
