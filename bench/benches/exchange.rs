@@ -174,7 +174,8 @@ impl Ours {
                     }
                     let id = CheckpointId::from_stored(1);
                     let kind = CheckpointKind::Ordinary;
-                    assert!(sender.push(Element::Barrier(Barrier { id, kind })));
+                    let begun_by = Generation::ZERO;
+                    assert!(sender.push(Element::Barrier(Barrier { id, kind, begun_by })));
                 });
                 let mut rows_n = 0;
                 loop {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use streamforge_core::event_time::Watermark;
-use streamforge_core::ids::{CheckpointId, SubtaskIdx};
+use streamforge_core::ids::{CheckpointId, Generation, SubtaskIdx};
 use streamforge_core::manifest::Manifest;
 use streamforge_core::messages::HandOver;
 use streamforge_engine::barrier::Barrier;
@@ -32,8 +32,8 @@ pub enum Control {
     Checkpoint(Barrier),
     /// This attempt is given up.
     Abort(CheckpointId),
-    /// Whatever attempt inputs wait for is given up: nobody is left who would complete it (A2).
-    GiveUp,
+    /// Whatever this coordinator began is given up: nobody is left who would complete it (A2).
+    Orphaned(Generation),
     /// A receiver of `edge` answers a rejoin.
     Answer {
         /// Which edge.

@@ -204,7 +204,7 @@ impl Manager {
             }
             Request::SessionLost => {
                 if let Some(attempt) = &self.attempt {
-                    attempt.tell_all(&Control::GiveUp);
+                    attempt.tell_all(&Control::Orphaned(attempt.stamp().generation));
                 }
             }
             Request::Superseded(stamp) => {
@@ -254,7 +254,8 @@ impl Manager {
             Command::Deploy(_) | Command::Prepare(_) | Command::Adopt { .. } | Command::Cancel => {}
             Command::Start { splits } => current.start(splits),
             Command::Checkpoint { id, kind } => {
-                current.on_checkpoint(Barrier { id, kind });
+                let begun_by = stamp.generation;
+                current.on_checkpoint(Barrier { id, kind, begun_by });
             }
             Command::Abort { id } => current.tell_all(&Control::Abort(id)),
             Command::Withdraw => current.withdraw(),

@@ -229,7 +229,7 @@ impl TaskShell {
     fn on_control(&mut self, control: Control) -> Result<Flow, Error> {
         match control {
             Control::Abort(id) => self.core.on_abort(id),
-            Control::GiveUp => self.core.give_up_alignment(),
+            Control::Orphaned(gone) => self.core.on_orphaned(gone),
             Control::Answer {
                 edge,
                 receiver,
@@ -304,7 +304,8 @@ impl TaskShell {
             let pause_ms = self.clock.now_us().saturating_sub(self.handed_over_us) / 1_000;
             tracing::info!(%task, %id, pause_ms, "goes on with what it gained");
         }
-        Ok(self.say(Event::Received { task, id }))
+        self.core.on_received(id);
+        Ok(Flow::GoOn)
     }
 
     fn step_source(&mut self, waiting: &mut Option<(usize, SourceEvent)>) -> Result<Flow, Error> {
@@ -445,6 +446,10 @@ impl TaskShell {
                 let task = self.core.id();
                 return Ok(self.say(Event::Declined { task, id, reason }));
             }
+            Effect::Received(id) => {
+                let task = self.core.id();
+                return Ok(self.say(Event::Received { task, id }));
+            }
             Effect::Release => self.core.release()?,
             Effect::Reopen { splits } => self.open_reader(splits.clone(), splits)?,
             Effect::CloseReader => {
@@ -487,7 +492,7 @@ impl TaskShell {
 
     /// Closes every sink's interval and hands all to the uploader.
     fn snapshot(&mut self, snapshot: CoreSnapshot) -> Result<Flow, Error> {
-        let Barrier { id, kind } = snapshot.barrier;
+        let Barrier { id, kind, .. } = snapshot.barrier;
         // X4: what is open of a slot that nobody writes any more is closed. C9: a savepoint's output is
         // all visible.
         let closes = matches!(

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use arrow::array::{RecordBatch, UInt64Array};
 use streamforge_core::event_time::Watermark;
-use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, StageIdx, SubtaskIdx, TaskId};
+use streamforge_core::ids::{
+    CheckpointId, Generation, OperatorUid, SplitId, StageIdx, SubtaskIdx, TaskId,
+};
 use streamforge_core::job_graph::{JobGraph, OperatorKind, SourceSpec};
 use streamforge_core::key_group::{Assignment, KeyGroup};
 use streamforge_core::manifest::{CheckpointKind, Counters, PartRef, SplitProgress, SplitState};
@@ -438,7 +440,11 @@ impl<'g> Cluster<'g> {
             }
             Effect::Declined { id, reason } => bail!("checkpoint {id} declined: {reason}"),
             Effect::Release => self.tasks.get_mut(&id).context("a task")?.core.release()?,
-            Effect::Ended | Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {}
+            Effect::Ended
+            | Effect::Reopen { .. }
+            | Effect::CloseReader
+            | Effect::Left
+            | Effect::Received(_) => {}
         }
         Ok(())
     }
@@ -451,7 +457,8 @@ impl<'g> Cluster<'g> {
     fn checkpoint_of(&mut self, kind: CheckpointKind) -> Result<(Checkpoint, Written)> {
         self.checkpoints_n += 1;
         let id = CheckpointId::from_stored(self.checkpoints_n);
-        let barrier = Barrier { id, kind };
+        let begun_by = Generation::ZERO;
+        let barrier = Barrier { id, kind, begun_by };
         for task in self
             .tasks
             .values_mut()

@@ -381,17 +381,10 @@ impl Attempt {
             return vec![failed(id, &error)];
         }
         let taken = std::mem::take(&mut task.taken);
-        let received = std::mem::take(&mut task.received);
         for channel in taken {
             self.pay(id, channel);
         }
-        let mut events = self.perform(id, site.outside);
-        events.extend(
-            received
-                .into_iter()
-                .map(|of| Event::Received { task: id, id: of }),
-        );
-        events
+        self.perform(id, site.outside)
     }
 
     /// Whether a reader may go on: none of its receivers is far behind.
@@ -462,6 +455,7 @@ impl Attempt {
                     reason,
                 });
             }
+            Effect::Received(of) => events.push(Event::Received { task: id, id: of }),
             Effect::Release => {
                 if let Err(error) = task.core.release() {
                     task.dead = true;

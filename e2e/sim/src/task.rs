@@ -10,7 +10,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, TimeUnit, TimestampMicrosecondType};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use streamforge_core::event_time::Watermark;
-use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
+use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SlotId, SubtaskIdx};
 use streamforge_core::manifest::{Manifest, ObjectRef, SplitProgress, SplitState, StagedInterval};
 use streamforge_core::messages::HandOver;
 use streamforge_core::object_key::{self, STAGED};
@@ -35,8 +35,8 @@ pub enum Control {
     Checkpoint(Barrier),
     /// This attempt is given up.
     Abort(CheckpointId),
-    /// Whatever inputs wait for is given up: nobody is left who would complete it (A2).
-    GiveUp,
+    /// Whatever this coordinator began is given up: nobody is left who would complete it (A2).
+    Orphaned(Generation),
     /// Channels for a hand-over are open; the first new one has this number (K3).
     Prepare(Arc<HandOver>, usize),
     /// That hand-over will not be.
@@ -198,8 +198,6 @@ pub struct Task {
     pub reader: Option<Reader>,
     /// Its name.
     pub source: Option<OperatorUid>,
-    /// Hand-overs of which it has what it gained, to be told.
-    pub received: Vec<CheckpointId>,
     /// The hand-over that was prepared last.
     pub hand_over: Option<Arc<HandOver>>,
     reading: bool,
@@ -235,7 +233,6 @@ impl Task {
             reading: reader.is_some(),
             reader,
             source,
-            received: Vec::new(),
             hand_over: None,
             waiting: None,
             writers,
@@ -323,7 +320,7 @@ impl Task {
         };
         match control {
             Control::Abort(id) => self.core.on_abort(id),
-            Control::GiveUp => self.core.give_up_alignment(),
+            Control::Orphaned(gone) => self.core.on_orphaned(gone),
             Control::Prepare(hand_over, first) => self.prepare(hand_over, first),
             Control::Withdraw => self.core.withdraw(),
             Control::Receive(receipt) => self.receive(&receipt)?,
@@ -359,7 +356,7 @@ impl Task {
             let states = std::mem::take(&mut *states.unwrap_or_else(PoisonError::into_inner));
             self.core.receive(states)?;
         }
-        self.received.push(receipt.manifest.id);
+        self.core.on_received(receipt.manifest.id);
         Ok(())
     }
 

@@ -193,7 +193,11 @@ impl TaskManager {
                 let outcome = current.start(&splits, outside);
                 self.say(outcome);
             }
-            Command::Checkpoint { id, kind } => current.on_checkpoint(Barrier { id, kind }),
+            Command::Checkpoint { id, kind } => current.on_checkpoint(Barrier {
+                id,
+                kind,
+                begun_by: stamp.generation,
+            }),
             Command::Abort { id } => current.tell_all(&Control::Abort(id)),
             Command::Withdraw => current.withdraw(),
             Command::Receive(manifest) => {
@@ -277,7 +281,7 @@ impl TaskManager {
     pub fn on_session_lost(&mut self) {
         self.session = None;
         if let Some(attempt) = &mut self.attempt {
-            attempt.tell_all(&Control::GiveUp);
+            attempt.tell_all(&Control::Orphaned(attempt.stamp().generation));
         }
     }
 

@@ -63,7 +63,7 @@ impl From<v1::Opening> for Opening {
     }
 }
 
-/// A barrier as a message.
+/// A barrier as a message; in a command the stamp says who began it.
 pub fn encode_barrier(id: CheckpointId, kind: CheckpointKind) -> v1::BarrierMark {
     let purpose = match kind {
         CheckpointKind::Initial => v1::CheckpointPurpose::Initial,
@@ -76,6 +76,7 @@ pub fn encode_barrier(id: CheckpointId, kind: CheckpointKind) -> v1::BarrierMark
     v1::BarrierMark {
         checkpoint: id.get(),
         purpose: purpose.into(),
+        generation: 0,
     }
 }
 
@@ -138,6 +139,7 @@ mod tests {
             let mark = v1::BarrierMark {
                 checkpoint: 7,
                 purpose,
+                generation: 0,
             };
 
             assert!(matches!(decode_barrier(&mark), Err(Error::Unknown { .. })));

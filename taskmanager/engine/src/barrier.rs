@@ -10,7 +10,7 @@
 //! by another table, so an attempt of it that is given up ends the epoch, and until that comes the
 //! inputs stay where they are (K3).
 
-use streamforge_core::ids::CheckpointId;
+use streamforge_core::ids::{CheckpointId, Generation};
 use streamforge_core::manifest::CheckpointKind;
 
 /// The mark between the records before and after a checkpoint.
@@ -20,6 +20,8 @@ pub struct Barrier {
     pub id: CheckpointId,
     /// Why it is taken.
     pub kind: CheckpointKind,
+    /// Which coordinator began it.
+    pub begun_by: Generation,
 }
 
 /// What to do after a barrier.
@@ -43,6 +45,9 @@ pub struct Aligner {
     retired: Vec<bool>,
     /// Barriers up to this id are void.
     done_to: CheckpointId,
+    /// Coordinators up to this one are gone: some inputs may never get the barriers they began. Those of the next one
+    /// may come before its word does, as they take another way.
+    gone: Option<Generation>,
 }
 
 impl Aligner {
@@ -53,6 +58,7 @@ impl Aligner {
             delivered: vec![false; inputs_n],
             retired: vec![false; inputs_n],
             done_to: CheckpointId::ZERO,
+            gone: None,
         }
     }
 
@@ -89,9 +95,23 @@ impl Aligner {
         id <= self.done_to
     }
 
+    /// Whether nobody is left who would complete it. A hand-over's has been passed by others for good.
+    fn is_orphan(&self, barrier: Barrier) -> bool {
+        let is_gone = self.gone.is_some_and(|gone| barrier.begun_by <= gone);
+        is_gone && barrier.kind != CheckpointKind::HandOver
+    }
+
+    /// The coordinator is gone; returns what it had under way here (A2, F1).
+    pub fn on_orphaned(&mut self, gone: Generation) -> Option<CheckpointId> {
+        let current = self.current.filter(|current| current.begun_by <= gone);
+        let given_up = current.and_then(|current| self.on_abort(current.id));
+        self.gone = Some(gone);
+        given_up
+    }
+
     /// An input delivered a barrier. The second value is an older attempt given up for it (A2).
     pub fn on_barrier(&mut self, input: usize, barrier: Barrier) -> (Step, Option<CheckpointId>) {
-        if barrier.id <= self.done_to {
+        if barrier.id <= self.done_to || self.is_orphan(barrier) {
             return (Step::Ignore, None);
         }
         let mut given_up = None;
@@ -118,6 +138,7 @@ impl Aligner {
 
     /// The coordinator gave the attempt up; returns it if it was under way here (A2).
     pub fn on_abort(&mut self, id: CheckpointId) -> Option<CheckpointId> {
+        self.gone = None; // whoever says so is there, and says what is void
         let current = self.current.filter(|current| current.id <= id);
         if current.is_some_and(|current| current.kind == CheckpointKind::HandOver) {
             return current.map(|barrier| barrier.id);
@@ -148,7 +169,54 @@ mod tests {
         Barrier {
             id: CheckpointId::from_stored(id),
             kind: CheckpointKind::Ordinary,
+            begun_by: Generation::ZERO,
         }
+    }
+
+    fn begun_by(generation: u64, id: u64) -> Barrier {
+        Barrier {
+            begun_by: Generation::from_stored(generation),
+            ..barrier(id)
+        }
+    }
+
+    #[test]
+    fn barriers_of_a_coordinator_that_is_gone_block_nothing_and_those_of_the_next_do_a2_f1() {
+        let mut aligner = Aligner::new(2);
+        assert_eq!(aligner.on_barrier(0, begun_by(3, 8)).0, Step::Block);
+        let gone = Generation::from_stored(3);
+        assert_eq!(
+            aligner.on_orphaned(gone),
+            Some(CheckpointId::from_stored(8))
+        );
+
+        assert_eq!(aligner.on_barrier(0, begun_by(3, 9)), (Step::Ignore, None));
+        assert!(!aligner.is_blocked(0));
+        // It comes before the word that its coordinator took over.
+        assert_eq!(aligner.on_barrier(0, begun_by(4, 10)), (Step::Block, None));
+        assert_eq!(aligner.on_abort(CheckpointId::from_stored(9)), None);
+        let taken = aligner.on_barrier(1, begun_by(4, 10));
+        assert_eq!(taken, (Step::Snapshot(begun_by(4, 10)), None));
+    }
+
+    #[test]
+    fn what_the_next_coordinator_began_outlives_the_news_that_the_last_one_is_gone_f1() {
+        let mut aligner = Aligner::new(2);
+        assert_eq!(aligner.on_barrier(0, begun_by(4, 10)).0, Step::Block);
+
+        assert_eq!(aligner.on_orphaned(Generation::from_stored(3)), None);
+
+        let taken = aligner.on_barrier(1, begun_by(4, 10)).0;
+        assert_eq!(taken, Step::Snapshot(begun_by(4, 10)));
+    }
+
+    #[test]
+    fn coordinator_that_was_gone_for_this_task_only_is_obeyed_once_it_speaks_again() {
+        let mut aligner = Aligner::new(2);
+        assert_eq!(aligner.on_orphaned(Generation::from_stored(3)), None);
+        assert_eq!(aligner.on_abort(CheckpointId::from_stored(8)), None);
+
+        assert_eq!(aligner.on_barrier(0, begun_by(3, 9)).0, Step::Block);
     }
 
     #[test]

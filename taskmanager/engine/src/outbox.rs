@@ -101,6 +101,10 @@ impl Outbox {
             Event::Ended { task } => {
                 state.ended.insert(*task);
             }
+            // It may read again; if it does not, it says once more that it ended.
+            Event::Received { task, .. } => {
+                state.ended.remove(task);
+            }
             Event::Failed { task, cause, retry } => {
                 let failed = (*task, cause.clone(), *retry);
                 state.failed.get_or_insert(failed);
@@ -125,7 +129,6 @@ impl Outbox {
             | Event::TakenOver { .. }
             | Event::HandOverPrepared
             | Event::HandOverRefused { .. }
-            | Event::Received { .. }
             | Event::Progress(_) => {}
         }
         state.stamp.clone()
@@ -134,7 +137,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use streamforge_core::ids::{Epoch, JobId, StageIdx};
+    use streamforge_core::ids::{CheckpointId, Epoch, JobId, StageIdx};
 
     use super::*;
 
@@ -158,5 +161,10 @@ mod tests {
         assert_eq!(outbox.note(&Event::Ended { task }), stamp(2));
         assert_eq!(outbox.ended(), [task]);
         assert_eq!(outbox.failed(), None);
+
+        // It gained splits: whoever comes next is not told that it is done.
+        let id = CheckpointId::from_stored(7);
+        outbox.note(&Event::Received { task, id });
+        assert_eq!(outbox.adopt(Generation::from_stored(3)), []);
     }
 }

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use arrow::record_batch::RecordBatch;
 use streamforge_core::event_time::Watermark;
-use streamforge_core::ids::{CheckpointId, OperatorUid, SplitId, SubtaskIdx, TaskId};
+use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SplitId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::Port;
 use streamforge_core::key_group::Assignment;
 use streamforge_core::manifest::{CheckpointKind, Counters, SplitState};
@@ -98,6 +98,8 @@ pub enum Effect {
         /// Why, for people.
         reason: String,
     },
+    /// Tell the coordinator that the hand-over is done here.
+    Received(CheckpointId),
     /// Let go of what others own now, by [`TaskCore::release`].
     Release,
     /// Open the source's reader anew for these splits: others read the rest.
@@ -162,6 +164,8 @@ pub struct TaskCore {
     work: VecDeque<(usize, usize, StreamBatch)>,
     ended: bool,
     started: bool,
+    /// Operators and channels of joins that are to be answered.
+    unanswered: Vec<(usize, Channel)>,
     /// The stop after whose barrier its source reads nothing more.
     stopped_by: Option<CheckpointId>,
     now_ms: u64,
@@ -278,16 +282,11 @@ impl TaskCore {
                 if let Some(node) = self.nodes.get_mut(operator) {
                     let watermark = node.watermark.max(node.floor);
                     node.lanes.on_rejoin(lane, watermark);
-                    if self.hand_over.answers_later() {
-                        self.hand_over.answer_later(operator, named);
-                    } else {
-                        self.effects.push(Effect::Answer {
-                            channel: named,
-                            watermark,
-                        });
-                    }
+                    self.unanswered.push((operator, named));
                 }
-                self.on_lane(operator)
+                self.on_lane(operator)?;
+                self.answer_joins();
+                Ok(())
             }
             Element::Barrier(barrier) => {
                 let (step, given_up) = self.aligner.on_barrier(channel, barrier);
@@ -299,6 +298,20 @@ impl TaskCore {
                     Step::Block | Step::Ignore => Ok(()),
                     Step::Snapshot(barrier) => self.snapshot(barrier),
                 }
+            }
+        }
+    }
+
+    /// Answers joins, unless this task joins its own receivers just now, for it was idle itself: their answers may
+    /// raise it, and whoever asked must not send what is behind that (T6).
+    fn answer_joins(&mut self) {
+        if !self.takes_rows() || self.hand_over.answers_later() {
+            return;
+        }
+        for (operator, channel) in std::mem::take(&mut self.unanswered) {
+            if let Some(node) = self.nodes.get(operator) {
+                let watermark = node.watermark.max(node.floor);
+                self.effects.push(Effect::Answer { channel, watermark });
             }
         }
     }
@@ -338,11 +351,12 @@ impl TaskCore {
                 if let Some(node) = self.nodes.get_mut(operator) {
                     node.floor.advance(highest);
                 }
+                self.tell_received();
                 if self.takes_rows() {
-                    self.propagate()
-                } else {
-                    Ok(())
+                    self.propagate()?;
                 }
+                self.answer_joins();
+                Ok(())
             }
         }
     }
@@ -376,10 +390,11 @@ impl TaskCore {
         }
     }
 
-    /// Nobody is left who would complete the attempt that inputs wait for (A2).
-    pub fn give_up_alignment(&mut self) {
-        if let Some(id) = self.aligner.aligning() {
-            self.on_abort(id);
+    /// Nobody is left who would complete what this coordinator began (A2).
+    pub fn on_orphaned(&mut self, gone: Generation) {
+        if let Some(id) = self.aligner.on_orphaned(gone) {
+            let reason = "its coordinator is gone".to_owned();
+            self.effects.push(Effect::Declined { id, reason });
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use futures::Stream;
 use streamforge_core::event_time::Watermark;
+use streamforge_core::ids::Generation;
 use streamforge_engine::barrier::Barrier;
 use streamforge_engine::task::Element;
 use streamforge_proto::convert;
@@ -206,7 +207,8 @@ impl Reader {
             What::Rejoin(_) => Element::Rejoin,
             What::Barrier(mark) => {
                 let (id, kind) = decode_barrier(&mark)?;
-                Element::Barrier(Barrier { id, kind })
+                let begun_by = Generation::from_stored(mark.generation);
+                Element::Barrier(Barrier { id, kind, begun_by })
             }
         };
         self.port.inbox.arrive(self.port.lane, element, 0);

@@ -267,6 +267,7 @@ impl TaskCore {
             work: VecDeque::new(),
             ended: false,
             started: false,
+            unanswered: Vec::new(),
             stopped_by: None,
             now_ms: 0,
         }

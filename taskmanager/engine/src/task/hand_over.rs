@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use streamforge_core::event_time::Watermark;
-use streamforge_core::ids::{SplitId, SubtaskIdx, TaskId};
+use streamforge_core::ids::{CheckpointId, SplitId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Exchange, JobGraph};
 use streamforge_core::key_group::KeyGroup;
 use streamforge_core::manifest::{SplitProgress, SplitState};
@@ -44,10 +44,10 @@ pub(super) struct HandOverState {
     /// Key groups that are left, if some were given away and are still here.
     releasing: Option<(BTreeSet<KeyGroup>, Parts)>,
     deal: Option<Arc<HandOver>>,
+    /// Its checkpoint, once all that it brings is here; to be told when receivers have answered.
+    received: Option<CheckpointId>,
     /// Of the subtasks before none is left to say how far the groups are.
     nobody_stayed: bool,
-    /// Operators and channels of joins that are answered once that has come with the groups.
-    unanswered: Vec<(usize, Channel)>,
 }
 
 /// The parts of each operator's snapshot at the barrier.
@@ -106,11 +106,6 @@ impl HandOverState {
     /// Whether a join can be answered only when what is awaited is there (T6).
     pub(super) fn answers_later(&self) -> bool {
         self.nobody_stayed && self.awaited.is_some()
-    }
-
-    /// A join that is to be answered then.
-    pub(super) fn answer_later(&mut self, operator: usize, channel: Channel) {
-        self.unanswered.push((operator, channel));
     }
 
     /// Whether it is known what its barrier leads to.
@@ -341,6 +336,24 @@ impl TaskCore {
         }
     }
 
+    /// All that the hand-over of this checkpoint brings is here. It is told once receivers have answered: when
+    /// everybody has told, those that leave may go, and would never answer.
+    pub fn on_received(&mut self, id: CheckpointId) {
+        self.hand_over.received = Some(id);
+        self.tell_received();
+    }
+
+    pub(super) fn tell_received(&mut self) {
+        if self.takes_rows()
+            && let Some(id) = self.hand_over.received.take()
+        {
+            self.effects.push(Effect::Received(id));
+            if self.ended && !self.hand_over.left {
+                self.effects.push(Effect::Ended);
+            }
+        }
+    }
+
     /// Whether its work is another's.
     pub fn has_left(&self) -> bool {
         self.hand_over.left
@@ -467,12 +480,7 @@ impl TaskCore {
             self.collect(idx)?;
             self.run()?;
         }
-        for (operator, channel) in std::mem::take(&mut self.hand_over.unanswered) {
-            if let Some(node) = self.nodes.get(operator) {
-                let watermark = node.watermark.max(node.floor);
-                self.effects.push(Effect::Answer { channel, watermark });
-            }
-        }
+        self.answer_joins();
         self.work.extend(awaited.held);
         self.run()?;
         self.propagate()

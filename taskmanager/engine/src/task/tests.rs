@@ -1,13 +1,14 @@
 //! Tests of [`TaskCore`]: two source tasks, two receivers, queues between them by hand.
 
 mod handing_over;
+mod joining;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, Int64Array};
 use streamforge_core::data_type::DataType;
-use streamforge_core::ids::StageIdx;
+use streamforge_core::ids::{Generation, StageIdx};
 use streamforge_core::job_graph::{
     Column, Connector, Edge, Exchange, Input, JobGraph, OnBadRecord, Operator as OperatorSpec,
     OperatorKind, SourceSpec, Stage,
@@ -132,6 +133,8 @@ fn column_ts() -> Evaluator {
 struct Job {
     tasks: BTreeMap<TaskId, TaskCore>,
     queues: BTreeMap<(TaskId, usize), VecDeque<Element>>,
+    /// Who begins its checkpoints.
+    coordinator: Generation,
     logs: Vec<Log>,
     acks: Vec<(TaskId, CheckpointId)>,
     declined: Vec<(TaskId, CheckpointId)>,
@@ -220,6 +223,7 @@ impl Job {
         let mut job = Self {
             tasks,
             queues: BTreeMap::new(),
+            coordinator: Generation::from_stored(1),
             logs,
             acks: Vec::new(),
             declined: Vec::new(),
@@ -255,7 +259,10 @@ impl Job {
                 Effect::Declined { id: checkpoint, .. } => self.declined.push((id, checkpoint)),
                 Effect::Write { .. } | Effect::Ended => {}
                 Effect::Release => self.core(id).release().unwrap(),
-                Effect::Reopen { .. } | Effect::CloseReader | Effect::Left => {
+                Effect::Reopen { .. }
+                | Effect::CloseReader
+                | Effect::Left
+                | Effect::Received(_) => {
                     self.told.push((id, effect));
                 }
             }
@@ -335,6 +342,7 @@ impl Job {
         let barrier = Barrier {
             id,
             kind: CheckpointKind::Ordinary,
+            begun_by: self.coordinator,
         };
         self.core(task(0, subtask)).on_checkpoint(barrier).unwrap();
     }
@@ -563,12 +571,47 @@ fn ended_tasks_go_on_answering_barriers_c11() {
     assert!(job.tasks.values().all(TaskCore::is_ended));
 }
 
+/// Attack 26, with a barrier that is still on its way, behind rows for example, when the sessions break: tasks go on
+/// without a coordinator. The next one's barriers, which come by another way than its word, are taken at once.
+#[test]
+fn barrier_that_comes_after_its_coordinator_has_gone_keeps_no_input_waiting_a2_f1() {
+    let mut job = Job::new([0, 0]);
+    job.settle();
+    job.checkpoint(0, 7);
+    for core in job.tasks.values_mut() {
+        core.on_orphaned(job.coordinator);
+    }
+    job.settle();
+
+    for time in [50, 60] {
+        job.rows(0, &[time]);
+        job.rows(1, &[time]);
+        job.settle();
+    }
+
+    assert_eq!([job.watermark(0), job.watermark(1)], [Watermark(60); 2]);
+    job.coordinator = Generation::from_stored(job.coordinator.get() + 1);
+    let void_to = CheckpointId::from_stored(8);
+    for subtask in [0, 1] {
+        job.core(task(0, subtask)).on_abort(void_to);
+        job.checkpoint(subtask, 9);
+    }
+    job.settle();
+    for subtask in [0, 1] {
+        job.core(task(1, subtask)).on_abort(void_to);
+    }
+    let ninth = CheckpointId::from_stored(9);
+    assert_eq!(job.acks.iter().filter(|(_, id)| *id == ninth).count(), 4);
+    assert_eq!(job.declined, []);
+}
+
 /// A coordinator dies after its stop's barrier; whoever adopts the task did not ask for a stop.
 #[test]
 fn source_reads_on_when_its_stop_is_given_up_f1_c11() {
     let stop = |id| Barrier {
         id: CheckpointId::from_stored(id),
         kind: CheckpointKind::Stop,
+        begun_by: Generation::ZERO,
     };
     let mut job = Job::new([0, 0]);
     job.settle();

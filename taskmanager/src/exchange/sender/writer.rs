@@ -210,6 +210,10 @@ fn mark(element: Element) -> Option<What> {
         Element::Watermark(watermark) => What::Watermark(watermark.0),
         Element::Idle => What::Idle(v1::Nothing {}),
         Element::Rejoin => What::Rejoin(v1::Nothing {}),
-        Element::Barrier(barrier) => What::Barrier(encode_barrier(barrier.id, barrier.kind)),
+        Element::Barrier(barrier) => {
+            let mark = encode_barrier(barrier.id, barrier.kind);
+            let generation = barrier.begun_by.get();
+            What::Barrier(v1::BarrierMark { generation, ..mark })
+        }
     })
 }

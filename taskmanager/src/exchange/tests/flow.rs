@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use streamforge_core::ids::CheckpointId;
+use streamforge_core::ids::{CheckpointId, Generation};
 use streamforge_core::manifest::CheckpointKind;
 use streamforge_engine::barrier::Barrier;
 use streamforge_engine::batch::StreamBatch;
@@ -18,6 +18,7 @@ fn barrier(id: u64) -> Element {
     Element::Barrier(Barrier {
         id: CheckpointId::from_stored(id),
         kind: CheckpointKind::Ordinary,
+        begun_by: Generation::from_stored(3),
     })
 }
 

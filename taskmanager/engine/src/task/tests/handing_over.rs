@@ -1,6 +1,5 @@
 //! A third subtask comes, or the second goes, at a barrier (K3).
 
-use streamforge_core::ids::Generation;
 use streamforge_core::messages::{Deployment, HandOver, Place, TaskManagerId};
 
 use super::*;
@@ -67,6 +66,7 @@ impl Job {
         let barrier = Barrier {
             id: CheckpointId::from_stored(7),
             kind: CheckpointKind::HandOver,
+            begun_by: Generation::ZERO,
         };
         self.core(task(0, subtask)).on_checkpoint(barrier).unwrap();
     }
@@ -309,6 +309,32 @@ fn groups_given_away_leave_and_their_owner_answers_joins_to_the_end_k3_t6() {
     assert_eq!((rows(0), rows(1)), (4, 0));
 }
 
+/// Everybody else may have told already: then who leaves goes, and its answer never comes.
+#[test]
+fn hand_over_is_told_as_done_once_those_that_leave_have_answered_k3_t6() {
+    let (mut job, _) = handed_over(&[0], 0);
+    let (sender, id) = (task(0, 0), CheckpointId::from_stored(7));
+    job.barrier(0);
+    job.core(sender).on_received(id);
+    job.perform(sender);
+    let is_told = |job: &Job| {
+        let mut told = job.told.iter();
+        told.any(|(task, effect)| {
+            *task == sender && matches!(effect, Effect::Received(of) if *of == id)
+        })
+    };
+    assert!(!is_told(&job));
+
+    job.barrier(1);
+    job.settle();
+
+    assert!(is_told(&job));
+    job.core(sender).on_received(id);
+    job.told.clear();
+    job.perform(sender);
+    assert!(is_told(&job), "whoever asks again is told again");
+}
+
 #[test]
 fn owner_that_stays_lets_go_of_moved_groups_right_behind_its_snapshot_k3() {
     let (mut job, plan) = handed_over(&[0, 1, 2], 2);
@@ -355,7 +381,7 @@ fn co_that_dies_while_tasks_align_for_a_hand_over_lets_no_row_through_attack_24(
     job.settle();
     // Subtask 1 of the sources never hears of it; its receivers are told that nobody is left.
     for core in job.tasks.values_mut() {
-        core.give_up_alignment();
+        core.on_orphaned(Generation::ZERO);
     }
     job.settle();
 
