@@ -115,7 +115,7 @@ api-crashes: setup images ## the operator dies before and after each write of a 
 api-faults: setup images ## the API server refuses, forgets, is slow or tells old news
 	export API_FAULTS=99; $(call api_test,api_faults)
 
-e2e-slow: setup images ## the tests of e2e/cluster that take a minute each
+e2e-slow: setup images ## the tests of e2e/cluster that take minutes: twenty kills, roll-backs
 	e2e/cluster/with -- $(TOOLS)/cargo-nextest nextest run --locked --cargo-profile release \
 	  --package streamforge-e2e-cluster --features cluster --ignore-default-filter -E 'test(/^slow::/)'
 

@@ -50,6 +50,12 @@ def main():
             "history": [{"created": EPOCH, "created_by": "scripts/oci_image.py"}],
         }
     )
+    of_image = write_archive(arguments.output, arguments.name, config, packed)
+    print(f"{arguments.name} {len(layer)} bytes, compressed {len(packed)}, {of_image}")
+
+
+def write_archive(output, name, config, packed):
+    """An image of one packed layer; its digest."""
     manifest = as_json(
         {
             "schemaVersion": 2,
@@ -60,19 +66,19 @@ def main():
     )
     named = descriptor("application/vnd.oci.image.manifest.v1+json", manifest)
     named["annotations"] = {
-        "io.containerd.image.name": arguments.name,
-        "org.opencontainers.image.ref.name": arguments.name.rsplit(":", 1)[1],
+        "io.containerd.image.name": name,
+        "org.opencontainers.image.ref.name": name.rsplit(":", 1)[1],
     }
     blobs = {blob_path(data): data for data in (config, packed, manifest)}
-    docker = [{"Config": blob_path(config), "RepoTags": [arguments.name], "Layers": [blob_path(packed)]}]
+    docker = [{"Config": blob_path(config), "RepoTags": [name], "Layers": [blob_path(packed)]}]
     archive = {
         **blobs,
         "oci-layout": as_json({"imageLayoutVersion": "1.0.0"}),
         "index.json": as_json({"schemaVersion": 2, "manifests": [named]}),
         "manifest.json": as_json(docker),
     }
-    write(arguments.output, tar_of(archive, {}))
-    print(f"{arguments.name} {len(layer)} bytes, compressed {len(packed)}, {digest(manifest)}")
+    write(output, tar_of(archive, {}))
+    return digest(manifest)
 
 
 def parse():

@@ -18,6 +18,20 @@ pub fn keys(prefix: &str) -> Vec<String> {
         .collect()
 }
 
+/// The keys of the objects below a place like `s3://bucket/prefix`.
+pub fn keys_below(uri: &str) -> Vec<String> {
+    let place = uri.trim_start_matches("s3://").split_once('/');
+    let (_, prefix) = place.expect("it has a prefix");
+    keys(&format!("{prefix}/"))
+}
+
+/// What is in the stores below a place, but for savepoints, which outlive their jobs.
+pub fn checkpoints_below(uri: &str) -> Vec<String> {
+    let mut keys = keys_below(uri);
+    keys.retain(|key| !key.contains("/savepoints/"));
+    keys
+}
+
 /// The lines of objects, sorted: their order means nothing.
 pub fn lines(keys: &[String]) -> Vec<String> {
     if keys.is_empty() {

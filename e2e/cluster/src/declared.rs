@@ -80,6 +80,11 @@ impl Declared {
         self.parallelism.div_ceil(SLOTS)
     }
 
+    /// Where it has its checkpoints.
+    pub fn store(&self) -> String {
+        format!("{}/store", self.folder)
+    }
+
     /// What its pods are: as long as this is the same, none is replaced.
     pub fn of_pods(&self) -> (u32, Option<String>, Option<u32>) {
         (self.cpu_m, self.image.clone(), self.restart)
@@ -121,7 +126,7 @@ impl Declared {
         let pause = self.paused.then(|| "streamforge.io/pause: \"\"".to_owned());
         let annotations: Vec<String> = restart.into_iter().chain(pause).collect();
         let annotations = annotations.join(", ");
-        let s3 = s3_settings();
+        let (s3, store) = (s3_settings(), self.store());
         format!(
             r#"
 apiVersion: streamforge.io/v1alpha1
@@ -145,7 +150,7 @@ spec:
   sinks:
     - {{name: results, from: per_user, file: {{path: "{folder}/results/", s3: {s3}}}, format: {{json: {{}}}}}}
     - {{name: late, from: per_user.late, file: {{path: "{folder}/late/", s3: {s3}}}, format: {{json: {{}}}}}}
-  checkpoint: {{interval: {interval_ms}ms, storage: {{uri: "{folder}/store", s3: {s3}}}}}
+  checkpoint: {{interval: {interval_ms}ms, storage: {{uri: "{store}", s3: {s3}}}}}
   taskManager: {{{image}slots: {SLOTS}, resources: {{requests: {{cpu: {cpu_m}m}}}}}}
 "#
         )

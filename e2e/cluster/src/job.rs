@@ -1,11 +1,15 @@
 //! Jobs whose result can be computed again.
 //!
 //! Owns: their documents, in the cluster's words and in this machine's (services have other addresses
-//! here), and the comparison of a result with the oracle.
+//! here), killing their pods, and the comparison of a result with the oracle.
 
-use streamforge_process::Workspace;
+use std::collections::BTreeSet;
+use std::thread::sleep;
+use std::time::Duration;
 
-use crate::kubectl::{apply, eventually};
+use streamforge_process::{Random, Workspace};
+
+use crate::kubectl::{apply, eventually, get};
 use crate::namespace::{KEYS, Namespace, variable};
 
 /// Waits until the job has finished, and compares its result with the oracle's: `streamforge verify` with
@@ -26,6 +30,24 @@ pub fn verify(namespace: &Namespace, job: &str, document: &str) {
     let id = &namespace.status(job)["jobId"];
     let own = format!("{uri}/{}", id.as_str().expect("a job that ran has an id"));
     workspace(&document.replace(&uri, &own)).verify();
+}
+
+/// Kills so many pods of a job that has two, while it runs: each one that was not killed before.
+pub fn kill_pods(namespace: &Namespace, job: &str, kills_n: usize, seed: u64) {
+    let (mut random, mut killed) = (Random::seeded(seed), BTreeSet::new());
+    for _ in 0..kills_n {
+        // Not to wait for anything: a kill may come at any moment.
+        sleep(Duration::from_millis(2_000 + random.below(3_000)));
+        let pod = format!("{job}-tm-{}", random.below(2));
+        let uid = eventually(&pod, 60, || {
+            let found = get(namespace.name(), "pod", &pod)?;
+            found["metadata"]["uid"].as_str().map(str::to_owned)
+        });
+        killed.insert(uid);
+        namespace.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+    }
+    assert_eq!(killed.len(), kills_n, "a pod was killed twice");
+    assert_ne!(namespace.phase(job), "Finished", "it has too few rows");
 }
 
 /// What `checkpoint.storage.uri` says.

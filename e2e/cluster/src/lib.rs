@@ -25,7 +25,7 @@ mod trial;
 pub use api::Api;
 pub use declared::Declared;
 pub use http::Answer;
-pub use job::{ClicksJob, bucket_folder, finish, s3_settings, workspace};
+pub use job::{ClicksJob, bucket_folder, finish, kill_pods, s3_settings, workspace};
 pub use kubectl::{apply, eventually, get, kubectl, try_kubectl};
 pub use life::{Ends, LIFE, Meddler, Step, difference, live, undisturbed};
 pub use namespace::{COORDINATOR_GONE, Namespace, TASK_MANAGERS_DIE, operator_namespace, variable};

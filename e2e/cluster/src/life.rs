@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::bucket;
 use crate::declared::Declared;
 use crate::seen::savepoint_path;
 use crate::trial::Trial;
@@ -226,14 +227,24 @@ impl<'a> Life<'a> {
 
     /// What there is after a step, as it is in every life.
     fn end_state(&self, step: Step) -> Value {
-        if step == Step::Finish {
-            self.trial.verify(&self.job);
+        match step {
+            Step::Finish => self.trial.verify(&self.job),
+            Step::Delete => self.check_store_is_empty(&self.job),
+            Step::DeleteRunning => self.check_store_is_empty(&self.other),
+            _ => {}
         }
         let own = self.trial.own_texts();
         let own: Vec<&str> = own.iter().map(String::as_str).collect();
         let jobs = [&self.job, &self.other];
         let jobs = jobs.map(|job| self.trial.look(&job.name).normal(&own));
         Value::from(jobs.to_vec())
+    }
+
+    /// Checkpoints go before their job does; a log names those that cannot.
+    fn check_store_is_empty(&self, job: &Declared) {
+        let left = bucket::checkpoints_below(&job.store());
+        let is_told = self.trial.operator.log().contains("checkpoints are left");
+        assert!(is_told || left.is_empty(), "{}: {left:?}", job.name);
     }
 
     /// Uids of the pods of the job.

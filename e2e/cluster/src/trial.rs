@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::api::Api;
+use crate::bucket;
 use crate::declared::Declared;
 use crate::job::{bucket_folder, verify};
 use crate::namespace::Namespace;
@@ -100,8 +101,9 @@ impl Trial {
         })
     }
 
-    /// Waits until nothing of a job is left.
-    pub fn settle_gone(&self, name: &str) {
+    /// Waits until nothing of a job is left, in the cluster and in the bucket.
+    pub fn settle_gone(&self, declared: &Declared) {
+        let name = &declared.name;
         self.wait(&format!("{name} is gone"), || {
             let seen = self.look(name);
             if seen.is_gone() {
@@ -115,6 +117,9 @@ impl Trial {
                 seen.pods.len()
             ))
         });
+        // They go before the job does.
+        let left = bucket::checkpoints_below(&declared.store());
+        assert_eq!(left, [""; 0], "checkpoints of {name} are left");
     }
 
     /// Looks until it is so; shows what was missing when the time is over.

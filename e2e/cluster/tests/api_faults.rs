@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, sleep};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use streamforge_e2e_cluster::{
     Answer, Ends, Fate, Request, Trial, difference, live, refusal, undisturbed,
@@ -54,11 +54,13 @@ enum Trouble {
     Stale,
     /// Events may not be written.
     EventsForbidden,
+    /// Children may not be written, now and then for seconds: a webhook of somebody else's refuses them.
+    Denied,
     /// All of it.
     Mixed,
 }
 
-const ALL: [Trouble; 11] = [
+const ALL: [Trouble; 12] = [
     Trouble::Mixed,
     Trouble::Stale,
     Trouble::Conflicts,
@@ -70,7 +72,22 @@ const ALL: [Trouble; 11] = [
     Trouble::RequestsLost,
     Trouble::Slow,
     Trouble::EventsForbidden,
+    Trouble::Denied,
 ];
+
+/// What a job is made of.
+const CHILDREN: [&str; 7] = [
+    "/configmaps",
+    "/secrets",
+    "/serviceaccounts",
+    "/services",
+    "apps/statefulsets",
+    "networking.k8s.io/networkpolicies",
+    "policy/poddisruptionbudgets",
+];
+
+/// For how long a webhook refuses, and after how long it refuses again.
+const DENIED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(12));
 
 /// As many of them as `make e2e` has time for.
 const FEW: usize = 1;
@@ -112,6 +129,7 @@ impl Trouble {
                 let message = "events.events.k8s.io is forbidden: exceeded quota";
                 Fate::Answer(refusal(403, "Forbidden", message))
             }
+            Self::Denied if denies(request) => Fate::Answer(denial(below(2))),
             Self::Mixed => {
                 if !strikes(3) {
                     return Fate::Pass;
@@ -121,6 +139,24 @@ impl Trouble {
             }
             _ => Fate::Pass,
         }
+    }
+}
+
+/// Whether a webhook refuses this just now.
+fn denies(request: &Request) -> bool {
+    let (denied, again) = DENIED;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("the clock is past 1970").as_secs() % again.as_secs();
+    let is_child = CHILDREN.contains(&&*request.resource);
+    is_child && request.is_write() && now < denied.as_secs()
+}
+
+/// A webhook chooses the code.
+fn denial(n: u64) -> Answer {
+    let message = "admission webhook \"policy.example.com\" denied the request: not at this time";
+    match n {
+        0 => refusal(403, "Forbidden", message),
+        _ => refusal(422, "Invalid", message),
     }
 }
 

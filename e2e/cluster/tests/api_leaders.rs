@@ -81,7 +81,7 @@ fn c5_writes_of_the_older_of_two_leaders_are_refused_and_the_result_is_right() {
     trial.settle(&end, &end);
     trial.verify(&end);
     trial.delete("clicks");
-    trial.settle_gone("clicks");
+    trial.settle_gone(&end);
     // Each is told that the other one has the job, and tries again.
     let fenced = "fenced, another coordinator took this job over";
     older.check(&["lease not renewed, going on", fenced]);
@@ -148,7 +148,7 @@ fn leader_that_was_frozen_for_longer_than_its_lease_writes_nothing_when_it_wakes
     trial.settle(&end, &end);
     trial.verify(&end);
     trial.delete("clicks");
-    trial.settle_gone("clicks");
+    trial.settle_gone(&end);
     // It may hear of its task managers and of the head before it ends.
     let fenced = "fenced, another coordinator took this job over";
     older.check(&[&TASK_MANAGERS_DIE[..], &[fenced, "lease not renewed"]].concat());

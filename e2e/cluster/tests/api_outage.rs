@@ -73,7 +73,7 @@ fn rows_flow_while_the_api_server_is_gone_and_the_status_is_true_soon_after_f2()
     trial.settle(&end, &end);
     trial.verify(&end);
     trial.delete("clicks");
-    trial.settle_gone("clicks");
+    trial.settle_gone(&end);
     trial.operator.check(&["lease not", "pass failed"]);
 }
 

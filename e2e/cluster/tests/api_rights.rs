@@ -210,7 +210,7 @@ fn operator_with_the_rights_of_the_whole_cluster_uses_all_and_misses_none() {
     trial.settle(&stuck, &stuck);
     begin_with_a_savepoint(&trial, &stuck);
     trial.delete("stuck");
-    trial.settle_gone("stuck");
+    trial.settle_gone(&stuck);
 
     trial.operator.check(&[]);
     let mut used = used(&trial);
@@ -243,5 +243,5 @@ fn begin_with_a_savepoint(trial: &Trial, job: &Declared) {
     trial.api().declare(&path, &document).expect("it is taken");
     trial.settle(&next, &next);
     trial.delete("next");
-    trial.settle_gone("next");
+    trial.settle_gone(&next);
 }

@@ -193,7 +193,7 @@ impl<'a> Walk<'a> {
     fn create_again(&mut self) {
         self.trace.push("deleted and made again".to_owned());
         self.trial.delete(&self.declared.name);
-        self.trial.settle_gone(&self.declared.name);
+        self.trial.settle_gone(&self.declared);
         self.pods.clear();
         self.create();
     }
@@ -252,7 +252,7 @@ impl<'a> Walk<'a> {
             self.trial.api().delete(path);
         }
         self.trial.delete(&self.declared.name);
-        self.trial.settle_gone(&self.declared.name);
+        self.trial.settle_gone(&self.declared);
         self.trial.wait("savepoints go", || {
             let left = self.savepoints.iter();
             let left: Vec<Value> = left

@@ -1,17 +1,11 @@
 //! Kafka to Kafka, exactly once, while pods die.
 
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
 
 use streamforge_e2e_cluster::{
-    Namespace, TASK_MANAGERS_DIE, apply, bucket_folder, eventually, finish, s3_settings, variable,
-    workspace,
+    Namespace, TASK_MANAGERS_DIE, apply, bucket_folder, eventually, finish, kill_pods, s3_settings,
+    variable, workspace,
 };
-use streamforge_process::Random;
-
-/// Kills of one test.
-const KILLS: u32 = 3;
 
 const SCHEMA: &str = r#"      schema:
         - {name: user_id, type: TEXT, nullable: false}
@@ -70,7 +64,7 @@ spec:
         .check_code(0);
 }
 
-fn document(namespace: &Namespace, from: &str, to: &str) -> String {
+fn document(namespace: &Namespace, from: &str, to: &str, rate: u32) -> String {
     let broker = variable("POD_KAFKA_BOOTSTRAP");
     let (folder, s3) = (bucket_folder(namespace), s3_settings());
     format!(
@@ -85,7 +79,7 @@ spec:
       kafka: {{bootstrapServers: "{broker}", topics: [{from}], startFrom: Earliest, endAt: Latest}}
       format: {{json: {{}}}}
 {SCHEMA}      eventTime: {{column: ts, maxOutOfOrderness: 5m}}
-      rateLimit: {{rowsPerSecond: 20000}}
+      rateLimit: {{rowsPerSecond: {rate}}}
   transforms:
     - name: per_user
       from: clicks
@@ -102,9 +96,9 @@ spec:
     )
 }
 
-#[test]
-fn kafka_to_kafka_is_exact_although_pods_die() {
-    let namespace = Namespace::create("kafka");
+/// Kills pods of a job that reads so many rows per second, and compares what it has written with the oracle.
+fn is_exact(test: &str, kills_n: usize, rate: u32) {
+    let namespace = Namespace::create(test);
     namespace.announce(&TASK_MANAGERS_DIE);
     let (from, to) = (
         format!("{}-in", namespace.name()),
@@ -113,19 +107,28 @@ fn kafka_to_kafka_is_exact_although_pods_die() {
     make_topic(&from, "4");
     make_topic(&to, "3");
     fill(&from);
-    let document = document(&namespace, &from, &to);
+    let document = document(&namespace, &from, &to, rate);
     apply(namespace.name(), &document).expect("the document is taken");
     eventually("the job runs", 90, || {
         (namespace.phase("spend") == "Running").then_some(())
     });
 
-    let mut random = Random::seeded(9);
-    for _ in 0..KILLS {
-        // Not to wait for anything: a kill may come at any moment.
-        sleep(Duration::from_millis(2_000 + random.below(3_000)));
-        let pod = format!("spend-tm-{}", random.below(2));
-        namespace.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
-    }
+    kill_pods(&namespace, "spend", kills_n, 9);
 
     finish(&namespace, "spend", &document, 180);
+}
+
+#[test]
+fn kafka_to_kafka_is_exact_although_pods_die() {
+    is_exact("kafka", 3, 20_000);
+}
+
+/// `make e2e-slow`.
+mod slow {
+    use super::*;
+
+    #[test]
+    fn kafka_to_kafka_is_exact_although_twenty_pods_die() {
+        is_exact("kafka-twenty", 20, 3_000);
+    }
 }

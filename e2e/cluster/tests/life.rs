@@ -1,7 +1,7 @@
 //! What a user does with a running job: scale, suspend, resume, an invalid edit, delete.
 
 use serde_json::Value;
-use streamforge_e2e_cluster::{ClicksJob, Namespace, apply, eventually};
+use streamforge_e2e_cluster::{ClicksJob, Namespace, apply, bucket, bucket_folder, eventually};
 
 fn endless<'a>(namespace: &'a Namespace, parallelism: u32, more: &'a str) -> ClicksJob<'a> {
     ClicksJob {
@@ -35,6 +35,11 @@ fn wait_for_later_checkpoint(namespace: &Namespace) {
     });
 }
 
+fn suspend(namespace: &Namespace, suspend: bool) {
+    let patch = format!("{{\"spec\":{{\"suspend\":{suspend}}}}}");
+    namespace.kubectl(&["patch", "streamjob/clicks", "--type=merge", "-p", &patch]);
+}
+
 #[test]
 fn job_scales_by_kubectl_scale() {
     let namespace = Namespace::create("scale");
@@ -60,22 +65,10 @@ fn suspended_job_has_no_pods_and_goes_on_where_it_was() {
     wait_for_later_checkpoint(&namespace);
 
     let before = checkpoint(&namespace);
-    namespace.kubectl(&[
-        "patch",
-        "streamjob/clicks",
-        "--type=merge",
-        "-p",
-        r#"{"spec":{"suspend":true}}"#,
-    ]);
+    suspend(&namespace, true);
     wait_for_phase(&namespace, "Suspended");
     eventually("no pods", 60, || namespace.pods().is_empty().then_some(()));
-    namespace.kubectl(&[
-        "patch",
-        "streamjob/clicks",
-        "--type=merge",
-        "-p",
-        r#"{"spec":{"suspend":false}}"#,
-    ]);
+    suspend(&namespace, false);
     wait_for_phase(&namespace, "Running");
 
     wait_for_later_checkpoint(&namespace);
@@ -115,18 +108,50 @@ fn invalid_edit_is_said_and_the_last_valid_spec_runs_on() {
     assert_eq!(namespace.pod_uids(), pods, "a pod was replaced");
 }
 
+/// Where the job has its checkpoints.
+fn store(namespace: &Namespace) -> String {
+    format!("{}/clicks/store", bucket_folder(namespace))
+}
+
 #[test]
 fn deleted_job_leaves_nothing_behind() {
     let namespace = Namespace::create("delete");
     endless(&namespace, 2, "").apply();
     wait_for_phase(&namespace, "Running");
+    wait_for_later_checkpoint(&namespace);
+    let store = store(&namespace);
+    assert!(!bucket::checkpoints_below(&store).is_empty(), "{store}");
 
     namespace.kubectl(&["delete", "streamjob/clicks", "--timeout=60s"]);
 
+    // They go before the job does.
+    assert_eq!(bucket::checkpoints_below(&store), [""; 0]);
     eventually("no children", 60, || {
         let kinds = "statefulset,service,poddisruptionbudget,networkpolicy,configmap,secret,serviceaccount,pod";
         let label = "app.kubernetes.io/managed-by=streamforge-operator";
         let left = namespace.kubectl(&["get", kinds, "-l", label, "-o", "name"]);
         left.trim().is_empty().then_some(())
     });
+}
+
+#[test]
+fn checkpoints_of_a_job_that_says_retain_are_there_after_it() {
+    let namespace = Namespace::create("retain");
+    let document = endless(&namespace, 2, "").document();
+    let document = document.replace("checkpoint: {", "checkpoint: {onDelete: Retain, ");
+    apply(namespace.name(), &document).expect("the document is taken");
+    wait_for_phase(&namespace, "Running");
+    wait_for_later_checkpoint(&namespace);
+    // Nobody writes to the store of a job that is suspended: what is there can be compared.
+    suspend(&namespace, true);
+    wait_for_phase(&namespace, "Suspended");
+    eventually("no pods", 60, || namespace.pods().is_empty().then_some(()));
+    let store = store(&namespace);
+    let before = bucket::keys_below(&store);
+    let has_head = before.iter().any(|key| key.ends_with("/head"));
+    assert!(has_head, "{before:?}");
+
+    namespace.kubectl(&["delete", "streamjob/clicks", "--timeout=60s"]);
+
+    assert_eq!(bucket::keys_below(&store), before);
 }

@@ -136,15 +136,6 @@ fn savepoint(namespace: &Namespace, name: &str, policy: &str) -> (String, u64) {
     whole
 }
 
-/// The keys of the objects below a place like `s3://bucket/prefix`.
-fn objects(uri: &str) -> Vec<String> {
-    let (_, prefix) = uri
-        .trim_start_matches("s3://")
-        .split_once('/')
-        .expect("it has a prefix");
-    bucket::keys(&format!("{prefix}/"))
-}
-
 #[test]
 fn job_of_another_namespace_goes_on_from_a_savepoint_of_a_job_that_is_gone() {
     let (one, other) = (Namespace::create("from"), Namespace::create("to"));
@@ -171,7 +162,10 @@ fn job_of_another_namespace_goes_on_from_a_savepoint_of_a_job_that_is_gone() {
         .into_iter()
         .filter(|key| bucket::begun_behind(key) < taken_at)
         .collect();
-    assert!(!objects(&uri).is_empty(), "the savepoint went with its job");
+    assert!(
+        !bucket::keys_below(&uri).is_empty(),
+        "the savepoint went with its job"
+    );
 
     let second = first
         .replace(one.name(), other.name())
@@ -260,9 +254,9 @@ mod slow {
         }
 
         assert!(
-            !objects(&stays).is_empty(),
+            !bucket::keys_below(&stays).is_empty(),
             "the copy is gone though it was to stay"
         );
-        assert_eq!(objects(&goes), [""; 0]);
+        assert_eq!(bucket::keys_below(&goes), [""; 0]);
     }
 }

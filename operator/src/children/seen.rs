@@ -107,11 +107,12 @@ pub fn version_of(meta: &ObjectMeta) -> u64 {
     version.parse().unwrap_or_default()
 }
 
-/// The newest writer that is not this operator, of what is no subresource.
+/// The newest writer that is not this operator, of what is no status. `kubectl scale` writes to a subresource, too, and
+/// what it changes is in the spec.
 fn written_by(entries: &[ManagedFieldsEntry]) -> Option<By> {
     let others = entries.iter().filter(|entry| {
         let ours = entry.manager.as_deref() == Some(FIELD_MANAGER);
-        !ours && entry.subresource.as_deref().unwrap_or_default().is_empty()
+        !ours && entry.subresource.as_deref() != Some("status")
     });
     let newest = others.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?;
     let mut fields = Vec::new();

@@ -73,6 +73,22 @@ fn culprit_is_the_newest_writer_of_what_is_no_status() {
 }
 
 #[test]
+fn culprit_may_have_scaled() {
+    let seen = see(&service(
+        "120",
+        &json!({"managedFields": [{
+            "manager": "kubectl", "time": "2026-01-31T12:00:00Z", "subresource": "scale", "operation": "Update",
+            "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:replicas": {}}},
+        }]}),
+    ));
+
+    let by = seen.by.unwrap();
+    assert_eq!(by.manager, "kubectl");
+    let applied = json!({"spec": {"replicas": 1}});
+    assert_eq!(by.fields_of(&applied), ["spec.replicas"]);
+}
+
+#[test]
 fn pods_are_those_of_the_job_and_wake_it() {
     let children = Children::default();
     let woken = children.put(
