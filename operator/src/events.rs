@@ -281,6 +281,16 @@ pub fn stopped_without_savepoint(unsaved: &Unsaved) -> Event {
     event(reasons::STOPPED_WITHOUT_SAVEPOINT, "Suspend", note)
 }
 
+/// A job is left, or goes over to another document, while it has no coordinator that could make a savepoint.
+#[must_use]
+pub fn given_up_without_savepoint(reason: &str) -> Event {
+    let note = format!(
+        "goes on from its newest checkpoint: what was read after it is read again, and a sink with delivery AtLeastOnce \
+         may get rows twice; why: the coordinator that was to make one ended, or could not be started: {reason}"
+    );
+    event(reasons::STOPPED_WITHOUT_SAVEPOINT, "Suspend", note)
+}
+
 /// Secrets are newer than pods that mount them, and their kubelets were told: pods, each with the Secrets in question.
 #[must_use]
 pub fn secret_changed(told: &[(String, String)]) -> Event {

@@ -9,18 +9,17 @@
 //! the new one, and starts.
 
 mod rest;
+mod unsaved;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::record::{Lived, Previous, Record, Refused, State, Used};
+use unsaved::{STOPS_MAX, is_looking, is_unsaved};
+pub use unsaved::{Without, without_savepoint};
 
 /// How long a coordinator has to find its task managers before it is judged.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
-
-/// After so many stops in a row without their savepoint the job goes without one: what keeps it from being made may be
-/// what a person wants to mend. Its next start goes back to the newest checkpoint, as this one's would.
-const STOPS_MAX: u32 = 2;
 
 /// What a person wants.
 #[derive(Clone, Debug, PartialEq)]
@@ -210,12 +209,11 @@ fn active(now: Timestamp, wanted: Option<&Wanted>, record: &Record, run: &Run) -
         Run::Ended {
             is_current: false, ..
         } => start(wanted, record),
-        // Without its savepoint a stop is none at first, but for who does without the state.
         Run::Ended {
-            how: Ended::Stopped { failed: Some(_) },
+            how,
             stops_failed_n,
             ..
-        } if *stops_failed_n < STOPS_MAX && !wanted.is_some_and(|it| it.edit.stateless) => {
+        } if *stops_failed_n < STOPS_MAX && is_unsaved(wanted, record, how) => {
             start(wanted, record)
         }
         Run::Ended { how, tried, .. } => over(now, wanted, record, (how, *tried)),
@@ -346,6 +344,9 @@ fn alive_step(now: Timestamp, wanted: Option<&Wanted>, record: &Record, alive: &
     let Some(wanted) = wanted else {
         return Step::Wait;
     };
+    if is_to_stop(Some(wanted), Some(record)) && is_looking(wanted, record, alive) {
+        return Step::Wait;
+    }
     if wanted.suspend {
         return stop("suspend", wanted, alive);
     }
@@ -418,21 +419,6 @@ pub fn is_to_stop(wanted: Option<&Wanted>, record: Option<&Record>) -> bool {
     };
     let upgrades = wanted.edit.upgrade && is_wanted(wanted, record);
     record.state == State::Active && (wanted.suspend || upgrades)
-}
-
-/// A job that is stopped for good, or for another document that takes its state, though no savepoint was made; what is
-/// told of it. `next` is what is written next.
-#[must_use]
-pub fn without_savepoint<'r>(run: &'r Run, record: &Record, next: &Record) -> Option<&'r Unsaved> {
-    let Run::Ended { how, .. } = run else {
-        return None;
-    };
-    let Ended::Stopped { failed } = how else {
-        return None;
-    };
-    let goes_over = next.state == State::Suspended || next.plan != record.plan;
-    let has_state = next.incarnation == record.incarnation;
-    failed.as_ref().filter(|_| goes_over && has_state)
 }
 
 /// Whether this document is to be tried: one that was rolled back is not, until its plan is edited.

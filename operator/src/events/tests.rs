@@ -358,6 +358,12 @@ fn stop_without_a_savepoint_says_from_where_the_job_goes_on_and_what_comes_twice
         note(Some(7), 2),
         format!("goes on from checkpoint 7: {twice}; {staged}; {why}")
     );
+    let given_up = given_up_without_savepoint("the store is away").note;
+    let why = "why: the coordinator that was to make one ended, or could not be started: the store is away";
+    assert_eq!(
+        given_up,
+        format!("goes on from its newest checkpoint: {twice}; {why}")
+    );
 }
 
 #[test]

@@ -4,13 +4,13 @@
 
 mod children;
 mod kept;
+mod memory;
 mod secrets;
 mod start;
 pub(crate) mod status;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Preconditions};
@@ -28,17 +28,17 @@ use super::ended;
 use super::error::{Error, api};
 use super::judge;
 use super::keep::Packed;
-use super::pods::Leaving;
-use super::report::{self, Pace, Refusal, Totals, Trouble};
+use super::report::{self, Refusal};
 use super::take_down::{has_finalizer, set_finalizer, take_down};
 use super::validate::{self, Desired, Problem, RESTART_ANNOTATION};
 use crate::apply::is_gone;
-use crate::children::Kind;
 use crate::controller::Context;
 use crate::events::{self, Event};
 use crate::heard::{Heard, Unreadable};
 use crate::record::{Lived, Record, State};
-use crate::step::{self, Alive, Edit, Ended, Run, Step, Wanted};
+use crate::step::{self, Alive, Edit, Ended, Run, Step, Wanted, Without};
+
+pub use memory::Memory;
 
 /// The checkpoint to go back to; done once per value.
 pub const REWIND_TO: &str = "streamforge.io/rewind-to";
@@ -57,94 +57,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The same while a change of its life is under way.
 const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
-
-/// After how long a stop that came to nothing is tried again, at first and at last.
-const STOP_AGAIN: Duration = Duration::from_secs(10);
-const STOP_AGAIN_MAX: Duration = Duration::from_secs(300);
-
-/// What is remembered of a job between passes; nothing depends on it but the number of writes.
-#[derive(Clone, Debug, Default)]
-pub struct Memory {
-    /// The children as they were applied.
-    pub applied: BTreeMap<Kind, children::Applied>,
-    /// When the certificate of the pods was looked at, and how often since pods are missing.
-    pub certified: Option<(Instant, u32)>,
-    /// What is kept in the ConfigMap, as it was read or written last.
-    pub kept: Packed,
-    /// Nothing of the children's names is somebody else's.
-    pub names_are_free: bool,
-    /// When the status was written.
-    pub reported: Option<Instant>,
-    /// Coordinators in a row that ended for reasons around them.
-    pub broken_n: u32,
-    /// Since when there were no others.
-    pub broken_since: Option<Instant>,
-    /// Not before this the next one is started.
-    pub start_at: Option<Instant>,
-    /// Passes in a row that failed.
-    pub failed_n: u32,
-    /// For metrics.
-    pub phase: String,
-    /// Since when the watermark has not moved.
-    pub pace: Pace,
-    /// What was counted before the coordinator of now.
-    pub before: Totals,
-    /// Pods that end.
-    pub leaving: Leaving,
-    /// A pod that cannot start.
-    pub sick: Option<(Trouble, String)>,
-    /// What kept the last pass from going on.
-    pub trouble: Option<(Trouble, String)>,
-    /// Why the coordinator could not be started.
-    pub start_failed: Option<(Trouble, String)>,
-    /// Why the job cannot be stopped.
-    pub stop_failed: Option<String>,
-    /// Stops in a row that came to nothing.
-    pub stops_failed_n: u32,
-    /// Not before this the next one is ordered.
-    pub stop_at: Option<Instant>,
-    /// When the Secrets of pods were looked at, while something fails.
-    pub secrets: Option<secrets::Looked>,
-    /// The time of the last failure that was taken for one of old values of a Secret, and when the first in a row was.
-    pub excused: Option<(u64, Instant)>,
-}
-
-impl Memory {
-    /// What a job that is to stop, or is not, has come to.
-    fn on_run(&mut self, is_to_stop: bool, run: &Run) {
-        if !is_to_stop {
-            self.forget_stops();
-        } else if let Run::Ended { how, .. } = run
-            && let Ended::Stopped {
-                failed: Some(unsaved),
-            } = how
-        {
-            self.on_stop_failed(&unsaved.reason);
-        }
-    }
-
-    /// A stop came to nothing. It ends the coordinator, which is looked at until there is another one.
-    fn on_stop_failed(&mut self, reason: &str) {
-        if self.stop_at.is_some() {
-            return;
-        }
-        let wait = STOP_AGAIN.saturating_mul(1 << self.stops_failed_n.min(8));
-        self.stops_failed_n = self.stops_failed_n.saturating_add(1);
-        self.stop_at = Some(Instant::now() + wait.min(STOP_AGAIN_MAX));
-        self.stop_failed = Some(reason.to_owned());
-    }
-
-    /// Nobody wants the job to stop.
-    fn forget_stops(&mut self) {
-        (self.stop_failed, self.stop_at, self.stops_failed_n) = (None, None, 0);
-    }
-
-    /// How long the job runs on before the next stop, if the last one came to nothing.
-    fn until_stop(&self) -> Option<Duration> {
-        let left = self.stop_at?.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
-    }
-}
 
 /// One pass.
 ///
@@ -344,7 +256,10 @@ impl<'a> Pass<'a> {
                     }
                 }
                 Step::Abandon => self.context.abandon(&self.uid),
-                Step::Start => return Box::pin(self.start(current, &run)).await,
+                Step::Start => {
+                    let wait = Box::pin(self.start(current, &run)).await?;
+                    return Ok(self.memory.until_stop().map_or(wait, |it| it.min(wait)));
+                }
                 Step::Stop { savepoint } => {
                     self.memory.stop_at = None;
                     self.stop(savepoint).await;
@@ -356,7 +271,10 @@ impl<'a> Pass<'a> {
                     return Ok(LOOK_AGAIN_SOON);
                 }
                 Step::Wait => {
-                    let wait = self.wait().await?;
+                    let mut wait = self.wait().await?;
+                    if is_to_stop && matches!(&run, Run::Alive(alive) if !alive.is_running) {
+                        wait = wait.min(LOOK_AGAIN_SOON);
+                    }
                     return Ok(self.memory.until_stop().map_or(wait, |it| it.min(wait)));
                 }
             }
@@ -368,7 +286,10 @@ impl<'a> Pass<'a> {
     fn news(&self, run: &Run, next: &Record) -> Vec<Event> {
         let record = self.record.as_ref();
         let unsaved = record.and_then(|record| step::without_savepoint(run, record, next));
-        let unsaved = unsaved.map(events::stopped_without_savepoint);
+        let unsaved = unsaved.map(|unsaved| match unsaved {
+            Without::Stopped(unsaved) => events::stopped_without_savepoint(unsaved),
+            Without::Broken(reason) => events::given_up_without_savepoint(reason),
+        });
         let refused = self.refused_rewind(run, next);
         refused.into_iter().chain(unsaved).collect()
     }
@@ -472,9 +393,9 @@ impl<'a> Pass<'a> {
     }
 
     fn run(&self, current: Option<&Checked>) -> Run {
-        let tried = self.memory.broken_since.map(|since| since.elapsed());
-        let tried = SignedDuration::try_from(tried.unwrap_or_default());
+        let tried = SignedDuration::try_from(self.memory.tried());
         let tried = tried.unwrap_or(SignedDuration::MAX);
+        let stops_failed_n = self.memory.stops_failed_n;
         let Some(coordinator) = self.context.fleet.get(&self.uid) else {
             // The last pass could not start it.
             return match &self.memory.start_failed {
@@ -482,7 +403,7 @@ impl<'a> Pass<'a> {
                     how: Ended::Broken(reason.clone()),
                     is_current: true,
                     tried,
-                    stops_failed_n: 0,
+                    stops_failed_n,
                 },
                 None => Run::None,
             };
@@ -499,7 +420,7 @@ impl<'a> Pass<'a> {
                 how,
                 is_current,
                 tried,
-                stops_failed_n: self.memory.stops_failed_n,
+                stops_failed_n,
             };
         }
         let status = coordinator.status.borrow();

@@ -292,14 +292,110 @@ fn stop_without_its_savepoint_is_told_when_the_job_does_without() {
         incarnation: 1,
         ..upgraded.clone()
     };
-    let told = |run: &Run, next: &Record| without_savepoint(run, &before, next).cloned();
-
     let failed = stopped(Some(&unsaved));
-    assert_eq!(told(&failed, &suspended), Some(unsaved.clone()));
-    assert_eq!(told(&failed, &upgraded), Some(unsaved));
-    assert_eq!(told(&failed, &before), None, "it runs on");
-    assert_eq!(told(&failed, &begun_anew), None, "nothing is kept");
-    assert_eq!(told(&stopped(None), &suspended), None);
+    let told = |next: &Record| without_savepoint(&failed, &before, next);
+    assert_eq!(told(&suspended), Some(Without::Stopped(&unsaved)));
+    assert_eq!(told(&upgraded), Some(Without::Stopped(&unsaved)));
+    assert_eq!(told(&before), None, "it runs on");
+    assert_eq!(told(&begun_anew), None, "nothing is kept");
+    let saved = stopped(None);
+    assert_eq!(without_savepoint(&saved, &before, &suspended), None);
+
+    // The same if there is no coordinator to make one, of a job that has state.
+    let broken = ended(Ended::Broken("the store is away".to_owned()));
+    let told = |next: &Record| {
+        let ran = Record {
+            ran: true,
+            ..before.clone()
+        };
+        without_savepoint(&broken, &ran, next)
+    };
+    let without = Some(Without::Broken("the store is away"));
+    assert_eq!(without_savepoint(&broken, &before, &suspended), None);
+    assert_eq!((told(&suspended), told(&upgraded)), (without, without));
+    assert_eq!((told(&before), told(&begun_anew)), (None, None));
+    let rolled_back = Record {
+        refused: Some(Refused {
+            generation: 1,
+            plan: before.plan.clone(),
+            reason: "it was not healthy in time".to_owned(),
+        }),
+        ..upgraded
+    };
+    assert_eq!(told(&rolled_back), None, "nobody asked for a stop");
+}
+
+/// One error of the store ends a coordinator, and no task.
+#[test]
+fn job_whose_coordinator_broke_is_stopped_with_a_savepoint_by_the_next_one() {
+    let (one, two) = (document("a", 1), document("b", 1));
+    for (stop, end) in [
+        (suspend(2, &one), (State::Suspended, &one, "suspend-2-2")),
+        (wish(2, &two), (State::Active, &two, "upgrade-2-2")),
+    ] {
+        let mut world = World::new();
+        world.settle(&*wish(1, &one), &mut None);
+        world.run = ended(Ended::Broken("another coordinator took over".to_owned()));
+
+        world.settle(&*stop, &mut None);
+
+        assert_eq!((state(&world), &record(&world).document), (&end.0, end.1));
+        assert_eq!(world.savepoints, [end.2]);
+    }
+}
+
+#[test]
+fn job_that_has_no_coordinator_for_long_is_suspended_or_mended_from_its_newest_checkpoint() {
+    let (one, two) = (document("a", 1), document("b", 1));
+    for (stop, end) in [
+        (suspend(2, &one), (State::Suspended, &one)),
+        (wish(2, &two), (State::Active, &two)),
+    ] {
+        let mut world = World::new();
+        world.settle(&*wish(1, &one), &mut None);
+        for (stops_failed_n, goes_over) in [(0, false), (1, false), (2, true)] {
+            let broken = Run::Ended {
+                how: Ended::Broken("the store does not answer".to_owned()),
+                is_current: true,
+                tried: SignedDuration::from_secs(1),
+                stops_failed_n,
+            };
+            let wanted = stop(world.record.as_ref());
+            let record = world.record.as_ref();
+            match next(world.now, wanted.as_ref(), record, &broken) {
+                Step::Start => assert!(!goes_over, "{stops_failed_n}"),
+                Step::Write(record) => {
+                    assert!(goes_over, "{stops_failed_n}");
+                    assert_eq!((&record.state, &record.document), (&end.0, end.1));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// What an operator finds that has just begun to lead: tasks that run, and have not called yet.
+#[test]
+fn new_coordinator_has_a_while_to_find_tasks_before_a_stop_goes_without_a_savepoint() {
+    let (one, two) = (document("a", 1), document("b", 1));
+    let mut world = World::new();
+    world.settle(&*wish(1, &one), &mut None);
+    for stop in [suspend(2, &one), wish(2, &two)] {
+        let wanted = stop(world.record.as_ref());
+        let step = |seconds, ran| {
+            let run = Run::Alive(Alive {
+                is_running: false,
+                age: SignedDuration::from_secs(seconds),
+                ..alive()
+            });
+            let record = world.record.clone().map(|record| Record { ran, ..record });
+            next(world.now, wanted.as_ref(), record.as_ref(), &run)
+        };
+
+        assert_eq!(step(9, true), Step::Wait);
+        assert_ne!(step(10, true), Step::Wait);
+        assert_ne!(step(9, false), Step::Wait, "there is nothing to be saved");
+    }
 }
 
 #[test]

@@ -132,7 +132,9 @@ impl Pass<'_> {
 
     /// Says after how long.
     fn start_later(&mut self) -> Duration {
-        self.memory.broken_since.get_or_insert_with(Instant::now);
+        if self.memory.broken_n == 0 {
+            self.memory.broken_since = Some(Instant::now());
+        }
         self.memory.broken_n = self.memory.broken_n.saturating_add(1);
         let wait = Duration::from_millis(500) * (1 << self.memory.broken_n.min(7));
         let wait = spread(wait.min(START_AGAIN_MAX), &self.uid);

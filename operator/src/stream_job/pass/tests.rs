@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use clap::Parser as _;
 use http_body_util::BodyExt as _;
@@ -330,4 +331,59 @@ fn stop_that_comes_to_nothing_is_counted_once_until_the_next_or_until_nobody_wan
     assert_eq!(memory.stops_failed_n, 0);
     memory.on_run(true, &stopped(None));
     assert_eq!(memory.stops_failed_n, 0);
+}
+
+#[test]
+fn coordinator_that_cannot_be_started_for_its_time_counts_as_a_stop_that_came_to_nothing() {
+    let broken = || Run::Ended {
+        how: Ended::Broken("the store is away".to_owned()),
+        is_current: true,
+        tried: SignedDuration::ZERO,
+        stops_failed_n: 0,
+    };
+    let stopped = || Run::Ended {
+        how: Ended::Stopped {
+            failed: Some(Unsaved::default()),
+        },
+        is_current: true,
+        tried: SignedDuration::ZERO,
+        stops_failed_n: 0,
+    };
+    for run in [broken, stopped] {
+        let mut memory = Memory {
+            start_at: Some(Instant::now() + Duration::from_secs(60)),
+            ..Memory::default()
+        };
+        memory.on_run(true, &run());
+        assert_eq!(memory.stops_failed_n, 1);
+        assert!(memory.start_at <= Some(Instant::now()), "it is tried now");
+
+        // However often it is tried within ten seconds, and however long nobody tries.
+        memory.broken_n = 7;
+        memory.on_run(true, &run());
+        assert_eq!(memory.stops_failed_n, 1);
+        (memory.broken_n, memory.stop_at) = (1, Some(Instant::now()));
+        memory.on_run(true, &run());
+        assert_eq!(memory.stops_failed_n, 1);
+
+        memory.broken_n = 2;
+        memory.on_run(true, &run());
+        assert_eq!(memory.stops_failed_n, 2);
+    }
+
+    let mut memory = Memory::default();
+    memory.on_run(false, &broken());
+    assert_eq!(memory.stops_failed_n, 0, "nobody wants it to stop");
+}
+
+#[test]
+fn time_of_coordinators_that_break_begins_anew_when_rows_have_flowed() {
+    let mut memory = Memory {
+        broken_since: Instant::now().checked_sub(Duration::from_secs(3_600)),
+        broken_n: 1,
+        ..Memory::default()
+    };
+    assert!(memory.tried() >= Duration::from_secs(3_600));
+    memory.broken_n = 0;
+    assert_eq!(memory.tried(), Duration::ZERO);
 }
