@@ -69,7 +69,7 @@ pub struct Context {
     pub proven: Proven,
     /// Stores that are being opened for more of them.
     pub openings: Openings,
-    /// Jobs that are being deleted.
+    /// Jobs and savepoints that are being deleted.
     pub endings: Endings,
     /// Whose credentials are kept.
     pub users: Arc<Users>,
@@ -157,6 +157,12 @@ impl Context {
     pub fn abandon(&self, uid: &str) {
         self.openings.forget(uid);
         self.fleet.abandon(uid);
+    }
+
+    /// The savepoint is gone.
+    pub fn forget_savepoint(&self, uid: &str) {
+        self.endings.forget(uid);
+        self.users.forget(uid);
     }
 
     /// The job is gone.
@@ -355,6 +361,7 @@ fn watch_savepoints(
 ) -> BoxFuture<'static, ()> {
     let source = Own(api::<Savepoint>(&context.client, scope));
     let pulse = context.metrics.pulses().begin();
+    let context = Arc::clone(context);
     Box::pin(async move {
         let tell = move |event: Event<Heard<Savepoint>>| {
             if let Event::Apply(savepoint) | Event::InitApply(savepoint) = &event {
@@ -368,7 +375,11 @@ fn watch_savepoints(
                     .state()
                     .iter()
                     .for_each(|it| wake(&changed, &it.object)),
-                Event::Init | Event::InitApply(_) | Event::Delete(_) => {}
+                // Somebody took its finalizer away.
+                Event::Delete(savepoint) => {
+                    context.forget_savepoint(&savepoint.uid().unwrap_or_default());
+                }
+                Event::Init | Event::InitApply(_) => {}
             }
         };
         match follow(source, None, pulse, tell).await {}

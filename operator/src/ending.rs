@@ -1,8 +1,8 @@
-//! Jobs that are being deleted.
+//! Jobs and savepoints that are being deleted.
 //!
 //! Owns: since when this operator has been at it, by which limits of a deletion are counted: neither the API
-//! server's clock matters, nor the time when no operator was there. And clearing a job's store beside the passes,
-//! so that one that does not answer keeps no other job waiting. Start at: [`Endings::clear`].
+//! server's clock matters, nor the time when no operator was there. And clearing their stores beside the passes,
+//! so that one that does not answer keeps nobody else waiting. Start at: [`Endings::clear`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::opening::{Limits, in_turn};
 use crate::stream_job::error::{Error, chain};
 
-/// A deleted job goes without its store being cleared when that takes longer.
+/// What is deleted goes without its store being cleared when that takes longer.
 const LIMITS: Limits = Limits {
     within: Duration::from_secs(60),
     at_once: 16,
@@ -33,6 +33,17 @@ impl Default for Ending {
             clearing: None,
         }
     }
+}
+
+/// What stays behind when a store cannot be cleared, for the log.
+#[derive(Clone, Debug)]
+pub struct Left {
+    /// Which objects, in words.
+    pub what: &'static str,
+    /// The resource's.
+    pub namespace: String,
+    /// The resource's.
+    pub name: String,
 }
 
 /// How far clearing a store is.
@@ -73,13 +84,13 @@ impl Endings {
         self.by_uid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since when this operator has been at the deletion of a job: since it asked for the first time.
+    /// Since when this operator has been at a deletion: since it asked for the first time.
     pub fn since(&self, uid: &str) -> Duration {
         let mut table = self.table();
         table.entry(uid.to_owned()).or_default().since.elapsed()
     }
 
-    /// How far clearing a job's store is.
+    /// How far clearing the store is.
     pub fn clearing(&self, uid: &str) -> Clearing {
         let table = self.table();
         let clearing = table.get(uid).and_then(|ending| ending.clearing.as_ref());
@@ -91,24 +102,29 @@ impl Endings {
     }
 
     /// Begins it; `done` is called when it is over. A store that is gone for good must not keep the resource for
-    /// ever: what is left of the job (namespace and name) is told in the log.
+    /// ever: what is left is told in the log.
     pub fn clear(
         &self,
         uid: &str,
-        (namespace, name): (String, String),
+        left: Left,
         clear: impl Future<Output = Result<(), Error>> + Send + 'static,
         done: impl FnOnce() + Send + 'static,
     ) {
         let (room, limits) = (Arc::clone(&self.room), self.limits);
+        let Left {
+            what,
+            namespace,
+            name,
+        } = left;
         let task = tokio::spawn(async move {
             match in_turn(&room, limits, clear).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    tracing::warn!(namespace, name, "checkpoints are left: {}", chain(&error));
+                    tracing::warn!(namespace, name, "{what}: {}", chain(&error));
                 }
                 None => {
                     let reason = "the store did not answer";
-                    tracing::warn!(namespace, name, "checkpoints are left: {reason}");
+                    tracing::warn!(namespace, name, "{what}: {reason}");
                 }
             }
             done();
@@ -117,7 +133,7 @@ impl Endings {
         table.entry(uid.to_owned()).or_default().clearing = Some(task);
     }
 
-    /// The job is gone; a store that is being cleared goes on to be.
+    /// It is gone; a store that is being cleared goes on to be.
     pub fn forget(&self, uid: &str) {
         self.table().remove(uid);
     }
@@ -137,7 +153,12 @@ mod tests {
         let told = Arc::new(Semaphore::new(0));
         let clear = |uid: &str, work: futures::future::BoxFuture<'static, Result<(), Error>>| {
             let told = Arc::clone(&told);
-            endings.clear(uid, (String::new(), uid.to_owned()), work, move || {
+            let left = Left {
+                what: "checkpoints are left",
+                namespace: String::new(),
+                name: uid.to_owned(),
+            };
+            endings.clear(uid, left, work, move || {
                 told.add_permits(1);
             });
         };

@@ -4,6 +4,8 @@
 //! whole; and deleting its copy with the resource, if that is its policy. It outlives its job: what
 //! must be known to delete it is kept in an annotation.
 
+mod copy;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,22 +21,18 @@ use streamforge_core::units::ByteSize;
 use streamforge_crds::v1alpha1::{DeletionPolicy, Savepoint, SavepointStatus, StreamJob};
 use streamforge_host::{Ask, SavepointState};
 
-use crate::apply::{self, Part, STATUS_MANAGER, is_conflict, is_gone};
+use crate::apply::{self, Part, STATUS_MANAGER};
 use crate::controller::Context;
 use crate::events;
 use crate::heard::Heard;
 use crate::names::Names;
 use crate::one_line::one_line;
 use crate::record::Record;
-use crate::stores::Opener;
 use crate::stream_job::error::{Error, chain};
 use crate::stream_job::pass::status::publish;
 use crate::stream_job::report::{Phase, listed};
 use crate::stream_job::validate::Problem;
 use crate::stream_job::{conditions, coordinate, keep, validate};
-
-/// The finalizer of one whose copy goes with it.
-const FINALIZER: &str = "streamforge.io/savepoint";
 
 /// Where the copy is, with the way there.
 const PLACE: &str = "streamforge.io/place";
@@ -50,12 +48,6 @@ const LOOK_AGAIN_SELDOM: Duration = Duration::from_secs(300);
 
 /// How often one asks whose job has had no room for it for long.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(60);
-
-/// How long a savepoint whose resource is being deleted may take to end: its copy cannot be deleted before.
-const END_WITHIN: SignedDuration = SignedDuration::from_mins(10);
-
-/// How long deleting the copy may take before the resource goes without.
-const DELETE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Letters of the resource's name in that of the copy: keys of a store must not get too long.
 const NAME_LETTERS_MAX: usize = 30;
@@ -180,12 +172,16 @@ fn unreadable(job: &str) -> SavepointStatus {
 
 struct Pass<'a> {
     resource: &'a Savepoint,
-    context: &'a Context,
+    context: &'a Arc<Context>,
     /// As they were heard of: a thousand savepoints that wait must not ask the API server each second.
     jobs: &'a Store<Heard<StreamJob>>,
 }
 
 impl Pass<'_> {
+    fn uid(&self) -> String {
+        self.resource.uid().unwrap_or_default()
+    }
+
     fn namespace(&self) -> String {
         self.resource.namespace().unwrap_or_default()
     }
@@ -209,8 +205,7 @@ impl Pass<'_> {
 
     /// The name of the copy: another resource of the same name is another copy.
     fn copy_name(&self) -> String {
-        let uid = self.resource.uid().unwrap_or_default();
-        let uid: String = uid.chars().take(UID_LETTERS).collect();
+        let uid: String = self.uid().chars().take(UID_LETTERS).collect();
         let name = self.resource.name_any().replace('.', "-");
         let name: String = name.chars().take(NAME_LETTERS_MAX).collect();
         format!("{}-{uid}", name.trim_end_matches('-'))
@@ -376,214 +371,7 @@ impl Pass<'_> {
         }
         Ok(Action::requeue(wait))
     }
-
-    /// Whether this is the copy of this resource, in a place that its namespace may delete from.
-    fn is_own(&self, place: &S3Place) -> bool {
-        let folder = savepoint::folder(&self.copy_name());
-        let is_copy = place.prefix.ends_with(folder.trim_end_matches('/'));
-        is_copy && self.context.settings.may_use(&self.namespace(), place)
-    }
-
-    fn has_finalizer(&self) -> bool {
-        self.resource.finalizers().iter().any(|it| it == FINALIZER)
-    }
-
-    /// Whether it is set now: not if somebody else has just changed the resource.
-    async fn set_finalizer(&self, there: bool) -> Result<bool, Error> {
-        let mut finalizers = self.resource.finalizers().to_vec();
-        finalizers.retain(|it| it != FINALIZER);
-        if there {
-            finalizers.push(FINALIZER.to_owned());
-        }
-        let patch = json!({"metadata": {
-            "finalizers": finalizers,
-            "resourceVersion": self.resource.resource_version(),
-            "uid": self.resource.uid(),
-        }});
-        match self.patch(&Patch::Merge(patch)).await {
-            Err(source) if is_conflict(&source) => Ok(false),
-            Err(source) if !is_gone(&source) => Err(Error::Api {
-                what: "set the finalizer of the Savepoint",
-                source,
-            }),
-            _ => Ok(true),
-        }
-    }
-
-    /// Whether a coordinator still makes it: what it copies afterwards nobody would delete.
-    async fn is_under_way(&self) -> bool {
-        let asked = self.resource.metadata.deletion_timestamp.as_ref();
-        let since = asked.map(|asked| Timestamp::now().duration_since(asked.0));
-        if since.is_none_or(|since| since > END_WITHIN) {
-            return false;
-        }
-        let uid = self.job().and_then(|job| job.uid());
-        let coordinator = uid.and_then(|uid| self.context.fleet.get(&uid));
-        let Some(coordinator) = coordinator else {
-            return false;
-        };
-        let copy = self.copy_name();
-        let asked = coordinator
-            .orders
-            .ask(|answer| Ask::SavepointState(copy, answer));
-        let state = asked.await.ok().flatten();
-        matches!(
-            state,
-            Some(SavepointState::Pending | SavepointState::InProgress)
-        )
-    }
-
-    async fn delete(&self) -> Result<Action, Error> {
-        if !self.has_finalizer() {
-            return Ok(Action::await_change());
-        }
-        if self.is_under_way().await {
-            return Ok(Action::requeue(LOOK_AGAIN));
-        }
-        let deletes = self.resource.spec.deletion_policy == DeletionPolicy::Delete;
-        let place = self.resource.annotations().get(PLACE).filter(|_| deletes);
-        let place: Option<S3Place> = place.and_then(|json| serde_json::from_str(json).ok());
-        // Whoever may write the resource may write the annotation, too.
-        if let Some(place) = place.filter(|place| self.is_own(place)) {
-            let namespace = self.namespace();
-            let user = self.resource.uid().unwrap_or_default();
-            let opener = Opener {
-                client: &self.context.client,
-                namespace: &namespace,
-                work_dir: &self.context.work_dir,
-                settings: &self.context.settings,
-                proven: &self.context.proven,
-                users: &self.context.users,
-                user: &user,
-            };
-            let name = self.resource.name_any();
-            // A store that is gone for good must not keep the resource for ever.
-            match tokio::time::timeout(DELETE_WITHIN, opener.clear(&place)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(namespace, name, "the copy is left: {}", chain(&error));
-                }
-                Err(_) => {
-                    let reason = "the store did not answer";
-                    tracing::warn!(namespace, name, "the copy is left: {reason}");
-                }
-            }
-            self.context.users.forget(&user);
-        }
-        if !self.set_finalizer(false).await? {
-            return Ok(Action::requeue(LOOK_AGAIN));
-        }
-        Ok(Action::await_change())
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use kube::runtime::reflector;
-    use kube::runtime::watcher::Event;
-
-    use super::*;
-    use crate::heard::Unreadable;
-    use crate::stream_job::keep::{Kept, Packed};
-    use crate::stream_job::pass::Memory;
-    use crate::stream_job::testing::{UID, api_server, context, job, with_metadata};
-
-    #[test]
-    fn savepoint_whose_job_is_gone_is_looked_at_seldom_once_it_has_waited_for_long() {
-        let waits = [0, 40, 60, 600, 3_600, 1_000_000].map(|seconds| {
-            let wait = look_again(SignedDuration::from_secs(seconds));
-            wait.as_secs()
-        });
-        assert_eq!(waits, [10, 10, 15, 150, 300, 300]);
-    }
-
-    #[test]
-    fn savepoint_whose_job_has_no_room_for_it_asks_less_and_less_often() {
-        let waits = [0, 3, 8, 40, 240, 1_000_000].map(|seconds| {
-            let wait = ask_again(SignedDuration::from_secs(seconds));
-            wait.as_secs()
-        });
-        assert_eq!(waits, [1, 1, 2, 10, 60, 60]);
-    }
-
-    fn savepoint(name: &str, phase: &str) -> Savepoint {
-        serde_json::from_value(json!({
-            "apiVersion": "streamforge.io/v1alpha1", "kind": "Savepoint",
-            "metadata": {"name": "nightly", "namespace": "team", "uid": "5a7e"},
-            "spec": {"job": name}, "status": {"phase": phase},
-        }))
-        .unwrap()
-    }
-
-    fn known(job: StreamJob) -> Store<Heard<StreamJob>> {
-        let (store, mut writer) = reflector::store();
-        writer.apply_watcher_event(&Event::Apply(job.into()));
-        store
-    }
-
-    #[tokio::test]
-    async fn savepoint_that_waits_asks_the_api_server_for_nothing_that_is_known() {
-        let folder = tempfile::tempdir().unwrap();
-        let (client, asked) = api_server(|what| what.starts_with("PATCH").then(|| json!({})));
-        let context = context(client, folder.path());
-        let document = serde_json::to_value(&job().spec).unwrap();
-        let kept = Kept {
-            record: Some(Record::new(UID, document, 3)),
-            ..Kept::default()
-        };
-        let memory = Memory {
-            kept: Packed::of(&kept),
-            ..Memory::default()
-        };
-        context.remember(UID, memory);
-        let (jobs, resource) = (known(job()), savepoint("clicks", "Pending"));
-
-        let heard = Arc::new(Heard::from(resource.clone()));
-        let action = reconcile(heard, Arc::clone(&context), jobs.clone()).await;
-        let pass = Pass {
-            resource: &resource,
-            context: &context,
-            jobs: &jobs,
-        };
-        let place = pass.place(&job()).await.unwrap().unwrap();
-
-        assert_eq!(action.unwrap(), Action::requeue(LOOK_AGAIN_LATER));
-        assert!(place.prefix.ends_with("/nightly-5a7e"), "{}", place.prefix);
-        assert_eq!(asked.all(), [format!("PATCH {RESOURCE}/status")]);
-    }
-
-    const RESOURCE: &str = "/apis/streamforge.io/v1alpha1/namespaces/team/savepoints/nightly";
-
-    #[tokio::test]
-    async fn savepoint_that_cannot_be_read_says_so_unless_it_is_over() {
-        let folder = tempfile::tempdir().unwrap();
-        for (phase, status, written_n) in [
-            ("Pending", false, 1),
-            ("Completed", false, 0),
-            ("Pending", true, 0),
-        ] {
-            let (client, asked) = api_server(|what| what.starts_with("PATCH").then(|| json!({})));
-            let context = context(client, folder.path());
-            let problems = vec![Problem::new("spec", "unknown field", "edit it")];
-            let heard = Heard {
-                object: savepoint("clicks", phase),
-                unreadable: Some(Arc::new(Unreadable { problems, status })),
-            };
-
-            let _action = reconcile(Arc::new(heard), context, known(job()))
-                .await
-                .unwrap();
-
-            assert_eq!(asked.count(&format!("PATCH {RESOURCE}/status")), written_n);
-        }
-    }
-
-    #[test]
-    fn savepoint_waits_for_the_job_that_it_names_until_it_is_over() {
-        assert!(waits_for(&savepoint("clicks", "Pending"), &job()));
-        assert!(!waits_for(&savepoint("visits", "Pending"), &job()));
-        assert!(!waits_for(&savepoint("clicks", "Completed"), &job()));
-        let elsewhere = with_metadata(&job(), "/namespace", json!("other"));
-        assert!(!waits_for(&savepoint("clicks", "Pending"), &elsewhere));
-    }
-}
+mod tests;

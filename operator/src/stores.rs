@@ -23,7 +23,7 @@ use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use streamforge_core::s3::{AddressError, S3Place};
-use streamforge_core::savepoint::SAVEPOINTS;
+use streamforge_core::savepoint::{MANIFEST_KEY, SAVEPOINTS};
 use streamforge_crds::v1alpha1::{S3Access, StreamJobSpec};
 use streamforge_store::{ObjectStore, S3Store};
 
@@ -197,11 +197,32 @@ impl Opener<'_> {
         Ok(Arc::new(Bounded(Arc::new(opened))))
     }
 
-    /// Deletes what a job wrote; its savepoints stay.
+    /// Deletes what a job wrote, or a savepoint's copy; a job's savepoints stay.
     ///
     /// # Errors
     /// See [`Error`].
     pub async fn clear(&self, place: &S3Place) -> Result<(), Error> {
+        let (store, mut keys) = self.listed(place).await?;
+        let stays = format!("{SAVEPOINTS}/");
+        keys.retain(|key| !key.starts_with(&stays));
+        let deleted = store.delete(&keys).await;
+        deleted.map_err(|source| failed(place, source))
+    }
+
+    /// Deletes what there is of a savepoint's copy, unless it is whole.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn clear_unfinished(&self, place: &S3Place) -> Result<(), Error> {
+        let (store, keys) = self.listed(place).await?;
+        if keys.iter().any(|key| key == MANIFEST_KEY) {
+            return Ok(());
+        }
+        let deleted = store.delete(&keys).await;
+        deleted.map_err(|source| failed(place, source))
+    }
+
+    async fn listed(&self, place: &S3Place) -> Result<(S3Store, Vec<String>), Error> {
         let secrets = self.secrets(place).await?;
         let store = S3Store::connect(
             place,
@@ -211,11 +232,9 @@ impl Opener<'_> {
         let store = store.await.map_err(|source| failed(place, source))?;
         let listed = store.list("").await;
         let listed = listed.map_err(|source| failed(place, source))?;
-        let stays = format!("{SAVEPOINTS}/");
         let keys = listed.into_iter().map(|object| object.key);
-        let keys: Vec<String> = keys.filter(|key| !key.starts_with(&stays)).collect();
-        let deleted = store.delete(&keys).await;
-        deleted.map_err(|source| failed(place, source))
+        let keys = keys.collect();
+        Ok((store, keys))
     }
 
     fn keyless(&self, place: &S3Place) -> Keyless {

@@ -10,7 +10,7 @@ use super::*;
 use crate::stream_job::testing::{UID, job, settings};
 use crate::stream_job::validate::validate;
 
-fn start(job: &StreamJob) -> Start {
+pub(crate) fn start(job: &StreamJob) -> Start {
     let _installed_before = rustls::crypto::aws_lc_rs::default_provider().install_default();
     // Nobody listens there: events are lost.
     let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());

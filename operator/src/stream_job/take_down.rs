@@ -20,7 +20,7 @@ use super::error::{Error, api, chain};
 use super::{keep, report};
 use crate::apply::{self, Part, is_child, is_conflict, is_gone, is_out_of_reach};
 use crate::controller::Context;
-use crate::ending::Clearing;
+use crate::ending::{Clearing, Left};
 use crate::names::Names;
 use crate::stores::{self, Opener};
 
@@ -87,8 +87,12 @@ pub(super) async fn take_down(job: &StreamJob, context: &Arc<Context>) -> Result
                 let clear = clear(job.clone(), Arc::clone(context));
                 let waker = context.fleet.waker(ObjectRef::from_obj(job));
                 let endings = &context.endings;
-                let of = (job.namespace().unwrap_or_default(), job.name_any());
-                endings.clear(&uid, of, clear, move || waker.wake());
+                let left = Left {
+                    what: "checkpoints are left",
+                    namespace: job.namespace().unwrap_or_default(),
+                    name: job.name_any(),
+                };
+                endings.clear(&uid, left, clear, move || waker.wake());
                 return Ok(Action::requeue(LOOK_AGAIN));
             }
         }
