@@ -37,6 +37,9 @@ use crate::stream_job::{conditions, coordinate, keep, validate};
 /// Where the copy is, with the way there.
 const PLACE: &str = "streamforge.io/place";
 
+/// The uid of the job whose state it is to be: another one of its name is another job.
+const JOB: &str = "streamforge.io/job-uid";
+
 /// How often one that is under way is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -213,7 +216,13 @@ impl Pass<'_> {
 
     async fn take(&self) -> Result<Action, Error> {
         let name = &self.resource.spec.job;
-        let Some(job) = self.job() else {
+        let job = self.job();
+        // A uid never comes back.
+        let begun = self.resource.annotations().get(JOB);
+        if begun.is_some_and(|of| job.as_ref().and_then(|job| job.uid()).as_ref() != Some(of)) {
+            return self.fail_without_job().await;
+        }
+        let Some(job) = job else {
             let status = in_phase("Pending", no_job(name));
             return self.report(status, look_again(self.age())).await;
         };
@@ -235,12 +244,12 @@ impl Pass<'_> {
         match asked.await {
             Ok(Some(state)) => self.on_state(&job, state).await,
             Ok(None) => {
-                // First of all it is noted where the copy will be: whoever deletes the resource meanwhile
-                // deletes what there is of it.
+                // First of all it is noted of which job it is, and where the copy will be: whoever deletes the
+                // resource meanwhile deletes what there is of it.
                 let Some(place) = self.place(&job).await? else {
                     return self.report(unreadable(name), LOOK_AGAIN_LATER).await;
                 };
-                self.keep_place(&place).await?;
+                self.keep_place(&job, &place).await?;
                 let ordered = coordinator
                     .orders
                     .ask(|answer| Ask::Savepoint(copy, false, answer));
@@ -284,7 +293,7 @@ impl Pass<'_> {
                         .report(unreadable(&job.name_any()), LOOK_AGAIN_LATER)
                         .await;
                 };
-                self.keep_place(&place).await?;
+                self.keep_place(job, &place).await?;
                 let time = i64::try_from(time_ms).ok();
                 let time = time.and_then(|ms| Timestamp::from_millisecond(ms).ok());
                 let status = SavepointStatus {
@@ -329,12 +338,14 @@ impl Pass<'_> {
         Ok(Some(place))
     }
 
-    async fn keep_place(&self, place: &S3Place) -> Result<(), Error> {
+    async fn keep_place(&self, job: &StreamJob, place: &S3Place) -> Result<(), Error> {
         let place = serde_json::to_string(place).expect("a place has texts as keys");
-        if self.resource.annotations().get(PLACE) == Some(&place) {
+        let uid = job.uid().unwrap_or_default();
+        let noted = self.resource.annotations();
+        if (noted.get(PLACE), noted.get(JOB)) == (Some(&place), Some(&uid)) {
             return Ok(());
         }
-        let patch = json!({"metadata": {"annotations": {PLACE: place}}});
+        let patch = json!({"metadata": {"annotations": {PLACE: place, JOB: uid}}});
         let patched = self.patch(&Patch::Merge(patch)).await;
         patched.map_err(|source| Error::Api {
             what: "annotate the Savepoint",

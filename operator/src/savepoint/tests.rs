@@ -199,3 +199,87 @@ async fn savepoint_whose_store_refuses_goes_and_leaves_its_copy() {
         "it is forgotten"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn savepoint_of_a_job_that_is_gone_fails_and_is_not_made_of_another_one_of_its_name() {
+    let again = with_metadata(&job(), "/uid", json!("another"));
+    for jobs in [known(again), reflector::store().0] {
+        let folder = tempfile::tempdir().unwrap();
+        let written = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = Arc::clone(&written);
+        let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
+            let log = Arc::clone(&log);
+            async move {
+                let (head, body) = request.into_parts();
+                let is_status = head.uri.path().ends_with("/savepoints/nightly/status");
+                let body = body.collect_bytes().await.unwrap();
+                if is_status {
+                    log.lock()
+                        .unwrap()
+                        .push(serde_json::from_slice::<Value>(&body).unwrap());
+                }
+                let answer = if is_status { "{}" } else { "no" };
+                let response = hyper::Response::builder().status(if is_status { 200 } else { 403 });
+                response.body(kube::client::Body::from(answer.as_bytes().to_vec()))
+            }
+        });
+        let context = context(kube::Client::new(service, "team"), folder.path());
+        let mut resource = deleted("Retain");
+        resource.metadata.deletion_timestamp = None;
+        resource.metadata.finalizers = None;
+        let annotations = resource.metadata.annotations.as_mut().unwrap();
+        annotations.insert(JOB.to_owned(), UID.to_owned());
+        let resource = Arc::new(Heard::from(resource));
+
+        let passes = async {
+            while written.lock().unwrap().is_empty() {
+                let pass = reconcile(Arc::clone(&resource), Arc::clone(&context), jobs.clone());
+                pass.await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(20), passes).await;
+        in_time.expect("it says what became of it");
+
+        let status = written.lock().unwrap()[0]["status"].clone();
+        assert_eq!(status["phase"], "Failed");
+        let reason = "its job is gone: StreamJob clicks was deleted before the savepoint was whole";
+        assert_eq!(status["reason"], reason);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn savepoint_notes_of_which_job_it_is_before_it_is_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let (client, asked) = api_server(|what| what.starts_with("PATCH").then(|| json!({})));
+    let context = context(client, folder.path());
+    let resource = savepoint("clicks", "Pending");
+    let jobs = known(job());
+    let pass = Pass {
+        resource: &resource,
+        context: &context,
+        jobs: &jobs,
+    };
+    let place: S3Place = serde_json::from_value(json!({
+        "bucket": "results", "prefix": "jobs/uid/savepoints/nightly-5a7e", "access": {"path_style": true},
+    }))
+    .unwrap();
+    pass.keep_place(&job(), &place).await.unwrap();
+    assert_eq!(asked.all(), [format!("PATCH {RESOURCE}")]);
+
+    // What is noted is not noted again.
+    let mut noted = resource.clone();
+    noted.metadata.annotations = Some(
+        [
+            (PLACE.to_owned(), serde_json::to_string(&place).unwrap()),
+            (JOB.to_owned(), UID.to_owned()),
+        ]
+        .into(),
+    );
+    let pass = Pass {
+        resource: &noted,
+        ..pass
+    };
+    pass.keep_place(&job(), &place).await.unwrap();
+    assert_eq!(asked.all().len(), 1);
+}
