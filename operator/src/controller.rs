@@ -45,6 +45,8 @@ use crate::stream_job::pass::{self, Memory};
 use crate::stream_job::report::Phase;
 use crate::watch::{Own, follow};
 
+pub use around::Failures;
+
 /// Passes over different jobs at the same time.
 const PASSES_MAX: u16 = 16;
 
@@ -53,9 +55,6 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// See [`forget_what_nobody_reads`].
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
-/// Longest wait after a pass that failed.
-const AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// What all passes share.
 pub struct Context {
@@ -71,6 +70,8 @@ pub struct Context {
     pub openings: Openings,
     /// Jobs and savepoints that are being deleted.
     pub endings: Endings,
+    /// Savepoints over which passes fail.
+    pub failures: Failures,
     /// Whose credentials are kept.
     pub users: Arc<Users>,
     /// Children and pods, as they are watched.
@@ -111,6 +112,7 @@ impl Context {
             proven: Proven::default(),
             openings: Openings::default(),
             endings: Endings::default(),
+            failures: Failures::default(),
             users: Arc::default(),
             children: Arc::default(),
             checked: Checked::default(),
@@ -162,6 +164,7 @@ impl Context {
     /// The savepoint is gone.
     pub fn forget_savepoint(&self, uid: &str) {
         self.endings.forget(uid);
+        self.failures.forget(uid);
         self.users.forget(uid);
     }
 
@@ -464,10 +467,7 @@ async fn pass_over_savepoints(
         .reconcile_on(received(changes).map(|it| it.into_kind_unchecked(())))
         .with_config(config)
         .run(
-            move |savepoint, context| {
-                let pass = savepoint::reconcile(savepoint, context, jobs.clone());
-                around::within_its_time(pass)
-            },
+            move |savepoint, context| reconcile_savepoint(savepoint, context, jobs.clone()),
             savepoint::again,
             Arc::clone(context),
         )
@@ -489,6 +489,22 @@ async fn reconcile(
     passed
 }
 
+async fn reconcile_savepoint(
+    savepoint: Arc<Heard<Savepoint>>,
+    context: Arc<Context>,
+    jobs: Store<Heard<StreamJob>>,
+) -> Result<Action, error::Error> {
+    let (began, uid) = (Instant::now(), savepoint.uid().unwrap_or_default());
+    let pass = savepoint::reconcile(savepoint, Arc::clone(&context), jobs);
+    let passed = around::within_its_time(pass).await;
+    let failed = passed.as_ref().err().map(error::Error::reason);
+    context.metrics.on_pass(began.elapsed(), failed);
+    if failed.is_none() {
+        context.failures.forget(&uid);
+    }
+    passed
+}
+
 /// After how long a pass that failed is made again.
 pub(crate) fn again(
     job: Arc<Heard<StreamJob>>,
@@ -498,8 +514,7 @@ pub(crate) fn again(
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let mut memory = context.memory(&uid);
     memory.failed_n = memory.failed_n.saturating_add(1);
-    let wait = Duration::from_millis(500).saturating_mul(1 << memory.failed_n.min(8));
-    let wait = wait.min(AGAIN_MAX);
+    let wait = around::wait_after(memory.failed_n);
     let name = job.metadata.name.clone().unwrap_or_default();
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     tracing::warn!(
@@ -515,10 +530,63 @@ pub(crate) fn again(
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
     use serde_json::json;
 
     use super::*;
-    use crate::stream_job::testing::{job, with_metadata};
+    use crate::stream_job::testing::{api_server, context, job, with_metadata};
+
+    #[tokio::test]
+    async fn passes_over_savepoints_are_counted_and_those_that_fail_are_made_less_and_less_often() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut context = context(api_server(|_| None).0, folder.path());
+        let registry = Registry::new();
+        Arc::get_mut(&mut context).unwrap().metrics = Metrics::new(&registry).unwrap();
+        let resource = |phase: &str| {
+            let resource = json!({
+                "apiVersion": "streamforge.io/v1alpha1", "kind": "Savepoint",
+                "metadata": {"name": "nightly", "namespace": "team", "uid": "5a7e"},
+                "spec": {"job": "clicks"}, "status": {"phase": phase},
+            });
+            let resource: Savepoint = serde_json::from_value(resource).unwrap();
+            Arc::new(Heard::from(resource))
+        };
+        let jobs = || reflector::store().0;
+
+        let mut waits = Vec::new();
+        for _ in 0..3 {
+            // Its status cannot be written.
+            let waits_for_job = resource("Pending");
+            let pass =
+                reconcile_savepoint(Arc::clone(&waits_for_job), Arc::clone(&context), jobs());
+            let error = pass.await.expect_err("it is refused");
+            waits.push(savepoint::again(
+                waits_for_job,
+                &error,
+                Arc::clone(&context),
+            ));
+        }
+        let over = reconcile_savepoint(resource("Failed"), Arc::clone(&context), jobs());
+        over.await.unwrap();
+        let error = error::Error::Stuck { seconds: 1 };
+        waits.push(savepoint::again(
+            resource("Pending"),
+            &error,
+            Arc::clone(&context),
+        ));
+
+        let seconds = [1, 2, 4, 1].map(|seconds| Action::requeue(Duration::from_secs(seconds)));
+        assert_eq!(waits, seconds);
+        let text = prometheus::TextEncoder::new();
+        let text = text.encode_to_string(&registry.gather()).unwrap();
+        for counted in [
+            r#"reconcile_total{result="error"} 3"#,
+            r#"reconcile_total{result="ok"} 1"#,
+            r#"reconcile_errors_total{reason="ApiServer"} 3"#,
+        ] {
+            assert!(text.contains(counted), "{counted} is not in {text}");
+        }
+    }
 
     #[test]
     fn job_is_news_for_its_savepoints_when_it_comes_and_when_its_phase_is_another() {

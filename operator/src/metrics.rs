@@ -40,19 +40,22 @@ impl Metrics {
         let opts = |name: &str, help: &str| Opts::new(format!("streamforge_operator_{name}"), help);
         let metrics = Self {
             reconciled: IntCounterVec::new(
-                opts("reconcile_total", "Passes over a job, by result."),
+                opts(
+                    "reconcile_total",
+                    "Passes over a job or a savepoint, by result.",
+                ),
                 &["result"],
             )?,
             errors: IntCounterVec::new(
                 opts(
                     "reconcile_errors_total",
-                    "Failed passes over a job, by reason.",
+                    "Failed passes over a job or a savepoint, by reason.",
                 ),
                 &["reason"],
             )?,
             seconds: Histogram::with_opts(HistogramOpts::from(opts(
                 "reconcile_seconds",
-                "How long a pass over a job takes.",
+                "How long a pass over a job or a savepoint takes.",
             )))?,
             queue_depth: IntGauge::with_opts(opts("queue_depth", "Jobs that wait for a pass."))?,
             waiting: Arc::default(),
@@ -113,7 +116,7 @@ impl Metrics {
         self.on_gone(job);
     }
 
-    /// A pass ended; `failed` is the reason if it did not do what it was to do.
+    /// A pass over a job or a savepoint ended; `failed` is the reason if it did not do what it was to do.
     pub fn on_pass(&self, took: Duration, failed: Option<&str>) {
         self.seconds.observe(took.as_secs_f64());
         let result = if failed.is_some() { "error" } else { "ok" };

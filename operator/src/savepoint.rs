@@ -102,18 +102,22 @@ pub async fn reconcile(
 }
 
 /// After a pass that failed.
-pub fn again(resource: Arc<Heard<Savepoint>>, error: &Error, _: Arc<Context>) -> Action {
+pub fn again(resource: Arc<Heard<Savepoint>>, error: &Error, context: Arc<Context>) -> Action {
     let (namespace, name) = (
         resource.namespace().unwrap_or_default(),
         resource.name_any(),
     );
+    let wait = context
+        .failures
+        .on_failed(&resource.uid().unwrap_or_default());
     tracing::warn!(
         namespace,
         name,
+        wait_ms = wait.as_millis(),
         "pass over a savepoint failed: {}",
         chain(error)
     );
-    Action::requeue(LOOK_AGAIN_LATER)
+    Action::requeue(wait)
 }
 
 /// What is wrong with a savepoint whatever happens around it.

@@ -1,7 +1,10 @@
 //! What happens around a pass.
 //!
-//! Owns: an end for a pass that stands still, and that nothing is remembered of a job that went during its pass.
+//! Owns: an end for a pass that stands still, when one that failed is made again, and that nothing is remembered of a
+//! job that went during its pass.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -14,6 +17,39 @@ use crate::stream_job::error::Error;
 /// How long a pass may take: its requests have limits of their own, so one that takes longer stands still, and holds
 /// the place of another one.
 const PASS_WITHIN: Duration = Duration::from_secs(120);
+
+/// Longest wait after a pass that failed.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+
+/// After how long a pass is made again if so many in a row have failed.
+pub(super) fn wait_after(failed_n: u32) -> Duration {
+    let wait = Duration::from_millis(500).saturating_mul(1 << failed_n.min(8));
+    wait.min(AGAIN_MAX)
+}
+
+/// Passes over savepoints that failed, in a row, by uid.
+#[derive(Default)]
+pub struct Failures(Mutex<HashMap<String, u32>>);
+
+impl Failures {
+    fn table(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        // Every critical section leaves the table whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more; after how long the next one is made.
+    pub fn on_failed(&self, uid: &str) -> Duration {
+        let mut table = self.table();
+        let failed_n = table.entry(uid.to_owned()).or_default();
+        *failed_n = failed_n.saturating_add(1);
+        wait_after(*failed_n)
+    }
+
+    /// One that did not fail, or there will be no other one.
+    pub fn forget(&self, uid: &str) {
+        self.table().remove(uid);
+    }
+}
 
 /// A pass, if it comes to its end in time.
 pub(super) async fn within_its_time<T>(
