@@ -31,7 +31,7 @@ use super::keep::Packed;
 use super::report::{self, Refusal};
 use super::take_down::{has_finalizer, set_finalizer, take_down};
 use super::validate::{self, Desired, Problem, RESTART_ANNOTATION};
-use crate::apply::is_gone;
+use crate::apply::{is_conflict, is_gone};
 use crate::controller::Context;
 use crate::events::{self, Event};
 use crate::heard::{Heard, Unreadable};
@@ -484,6 +484,8 @@ impl<'a> Pass<'a> {
         };
         let params = DeleteParams::default().preconditions(preconditions);
         match jobs.delete(&self.job.name_any(), &params).await {
+            // Whoever has just changed it is heard of.
+            Err(error) if is_conflict(&error) => Ok(LOOK_AGAIN_SOON),
             Err(error) if !is_gone(&error) => Err(api("delete the job after its time")(error)),
             _ => Ok(LOOK_AGAIN),
         }

@@ -387,3 +387,58 @@ fn time_of_coordinators_that_break_begins_anew_when_rows_have_flowed() {
     memory.broken_n = 0;
     assert_eq!(memory.tried(), Duration::ZERO);
 }
+
+/// Somebody labels a job that is over, in the moment in which its time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn job_that_was_changed_when_it_was_to_be_deleted_is_looked_at_again_and_that_is_no_failure()
+{
+    for code in [200, 409, 403] {
+        let asked = Asked::default();
+        let log = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (method, path) = (
+                request.method().to_string(),
+                request.uri().path().to_owned(),
+            );
+            let (code, answer) = match &*method {
+                "DELETE" if path.ends_with("/streamjobs/clicks") => (code, failure(code, "No")),
+                "GET" => (404, failure(404, "NotFound")),
+                _ => (200, json!({"metadata": {"name": "clicks"}})),
+            };
+            log.lock().unwrap().push((method, path, Value::Null));
+            let answer = Body::from(answer.to_string().into_bytes());
+            std::future::ready(Response::builder().status(code).body(answer))
+        });
+        let context = context(Client::new(service, "team"));
+        let job =
+            crate::stream_job::testing::with(&with_finalizer(), "/ttlAfterFinished", json!("1s"));
+        let spec = serde_json::to_value(&job.spec).unwrap();
+        let record = Record {
+            state: State::Finished {
+                at: Timestamp::now() - SignedDuration::from_mins(1),
+            },
+            ..Record::new(UID, spec, 3)
+        };
+        let kept = Kept {
+            record: Some(record),
+            ..Kept::default()
+        };
+        let memory = Memory {
+            kept: Packed::of(&kept),
+            ..Memory::default()
+        };
+        context.remember(UID, memory);
+
+        let heard = Heard::from(job);
+        let pass = Pass::begin(&heard, &context).await.unwrap();
+        let waited = pass.wait().await;
+
+        let deletes = |(method, ..): &&(String, String, Value)| method == "DELETE";
+        assert_eq!(asked.lock().unwrap().iter().filter(deletes).count(), 1);
+        match code {
+            409 => assert_eq!(waited.unwrap(), LOOK_AGAIN_SOON),
+            403 => assert!(waited.is_err()),
+            _ => assert_eq!(waited.unwrap(), LOOK_AGAIN),
+        }
+    }
+}
