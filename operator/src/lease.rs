@@ -41,6 +41,8 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 pub struct Leadership {
     /// When the newest look at the Lease began that found no other holder.
     looked: watch::Sender<Instant>,
+    /// When the API server renewed the Lease last.
+    renewed: watch::Sender<Option<Instant>>,
 }
 
 impl Leadership {
@@ -49,6 +51,7 @@ impl Leadership {
     pub fn begin() -> Self {
         Self {
             looked: watch::Sender::new(Instant::now()),
+            renewed: watch::Sender::new(None),
         }
     }
 
@@ -56,6 +59,12 @@ impl Leadership {
     /// from then on.
     pub fn confirm(&self, began: Instant) {
         self.looked.send_replace(began);
+    }
+
+    /// How long ago the API server renewed the Lease; none: never.
+    #[must_use]
+    pub fn renewed(&self) -> Option<Duration> {
+        self.renewed.borrow().map(|at| at.elapsed())
     }
 
     /// Waits, if the newest look is older than a Lease is good for, until there is a newer one.
@@ -196,7 +205,9 @@ impl Elector {
             sleep(EVERY).await;
             let began = Instant::now();
             match tokio::time::timeout(ANSWER_WITHIN, self.renew()).await {
-                Ok(Ok(Renewal::Ours)) => {}
+                Ok(Ok(Renewal::Ours)) => {
+                    self.leadership.renewed.send_replace(Some(Instant::now()));
+                }
                 Ok(Ok(Renewal::Crossed)) => continue,
                 Ok(Ok(Renewal::Lost(other))) => return other,
                 // F2: no answer is no reason to stop.
@@ -329,6 +340,7 @@ mod tests {
         }
 
         assert_eq!(asked_n.load(Ordering::SeqCst), 2, "read and renewed");
+        assert!(leadership.renewed().is_some());
     }
 
     #[tokio::test]
@@ -340,5 +352,6 @@ mod tests {
             () = leadership.confirmed() => {}
             _ = elector.hold() => panic!("nobody else leads"),
         }
+        assert_eq!(leadership.renewed(), None);
     }
 }

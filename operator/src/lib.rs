@@ -20,6 +20,7 @@ pub mod fleet;
 pub mod hash;
 pub mod heard;
 pub mod lease;
+pub mod liveness;
 pub mod metrics;
 pub mod names;
 pub mod one_line;

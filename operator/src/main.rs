@@ -17,6 +17,7 @@ use streamforge_operator::controller::{self, Context};
 use streamforge_operator::credentials;
 use streamforge_operator::fleet::Fleet;
 use streamforge_operator::lease::Elector;
+use streamforge_operator::liveness;
 use streamforge_operator::metrics::Metrics;
 use streamforge_operator::settings::{Settings, SharedStore};
 use streamforge_operator::webhook;
@@ -95,14 +96,15 @@ async fn run(args: &Args) -> Result<String> {
     let registry = Registry::new();
     webhook::start(args, &client, &settings, &registry).await?;
     let metrics = Metrics::new(&registry)?;
+    let elector = Elector::new(client.clone(), &args.namespace, &args.lease, &args.pod_name);
     let ready: http::Ready = Arc::new(|| Ok(()));
-    http::serve(args.metrics_listen, registry.clone(), ready).await?;
+    let live = liveness::check(metrics.pulses(), &elector.leadership());
+    http::serve_judged(args.metrics_listen, registry.clone(), (live, ready)).await?;
 
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
-    let elector = Elector::new(client.clone(), &args.namespace, &args.lease, &args.pod_name);
     tracing::info!(lease = args.lease, "waiting to lead");
     tokio::select! {
         () = elector.lead() => {}

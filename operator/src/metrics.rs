@@ -118,6 +118,7 @@ impl Metrics {
 
     /// A pass over a job or a savepoint ended; `failed` is the reason if it did not do what it was to do.
     pub fn on_pass(&self, took: Duration, failed: Option<&str>) {
+        self.pulses.turn();
         self.seconds.observe(took.as_secs_f64());
         let result = if failed.is_some() { "error" } else { "ok" };
         self.reconciled.with_label_values(&[result]).inc();

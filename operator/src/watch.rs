@@ -52,29 +52,48 @@ const TOLD_AFTER: Duration = Duration::from_secs(60);
 
 /// When each watch gave its last sign of life. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Pulses(Arc<Mutex<Vec<Instant>>>);
+pub struct Pulses(Arc<Mutex<Signs>>);
+
+#[derive(Debug, Default)]
+struct Signs {
+    of_watches: Vec<Instant>,
+    /// When anything of this operator went on, whatever the API server says.
+    turned: Option<Instant>,
+}
 
 impl Pulses {
-    fn all(&self) -> MutexGuard<'_, Vec<Instant>> {
-        // Every critical section leaves the list whole.
+    fn all(&self) -> MutexGuard<'_, Signs> {
+        // Every critical section leaves them whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One more watch.
     #[must_use]
     pub fn begin(&self) -> Pulse {
-        let mut all = self.all();
-        all.push(Instant::now());
+        let (mut all, now) = (self.all(), Instant::now());
+        all.of_watches.push(now);
+        all.turned = Some(now);
         Pulse {
             all: self.clone(),
-            idx: all.len() - 1,
+            idx: all.of_watches.len() - 1,
         }
     }
 
     /// How long the most silent watch has been silent; none: there is no watch.
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
-        self.all().iter().map(Instant::elapsed).max()
+        self.all().of_watches.iter().map(Instant::elapsed).max()
+    }
+
+    /// Something was done: a watch heard, failed or gave up waiting, or a pass came to its end.
+    pub fn turn(&self) {
+        self.all().turned = Some(Instant::now());
+    }
+
+    /// For how long nothing was done; none: there is no watch, and nothing to do.
+    #[must_use]
+    pub fn standstill(&self) -> Option<Duration> {
+        self.all().turned.map(|turned| turned.elapsed())
     }
 }
 
@@ -87,8 +106,10 @@ pub struct Pulse {
 
 impl Pulse {
     fn beat(&self) {
-        if let Some(last) = self.all.all().get_mut(self.idx) {
-            *last = Instant::now();
+        let (mut all, now) = (self.all.all(), Instant::now());
+        all.turned = Some(now);
+        if let Some(last) = all.of_watches.get_mut(self.idx) {
+            *last = now;
         }
     }
 }
@@ -338,6 +359,7 @@ pub async fn follow<S: Source>(
                 end
             }
         };
+        pulse.all.turn();
         let is_forbidden = matches!(end, End::Forbidden(_));
         match end {
             End::Again => {}

@@ -314,3 +314,40 @@ async fn namespace_that_comes_later_is_watched_then() {
     assert_eq!(all, ["begin", "begin", "begin", "there is a", "end"]);
     following.abort();
 }
+
+/// An API server that is in trouble.
+struct Down(mpsc::UnboundedSender<()>);
+
+impl Source for Down {
+    type Value = ConfigMap;
+
+    async fn list(&self, _: &ListParams) -> kube::Result<Page<ConfigMap>> {
+        self.0.send(()).unwrap();
+        let status = Status::failure("etcd is gone", "InternalError").with_code(500);
+        Err(kube::Error::Api(status.boxed()))
+    }
+
+    async fn watch(&self, _: &WatchParams, _: &str) -> kube::Result<Events<ConfigMap>> {
+        unreachable!("nothing was listed")
+    }
+}
+
+/// Else an operator would be ended for an API server that is gone.
+#[tokio::test]
+async fn watch_that_fails_is_no_standstill_f2() {
+    let pulses = Pulses::default();
+    assert_eq!(pulses.standstill(), None);
+    let (asked, mut asks) = mpsc::unbounded_channel();
+    let pulse = pulses.begin();
+    let following = tokio::spawn(follow(Down(asked), None, pulse, |_| {}));
+
+    // The second failure is noted after the first wait.
+    for _ in 0..3 {
+        asks.recv().await.unwrap();
+    }
+
+    let (silence, standstill) = (pulses.silence().unwrap(), pulses.standstill().unwrap());
+    let longer = silence >= standstill + AGAIN_MIN / 2;
+    assert!(longer, "{silence:?} {standstill:?}");
+    following.abort();
+}

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus::{Registry, TextEncoder};
 
-/// Says whether the process is ready; if not, why, for people.
+/// Says whether the process is ready, or lives; if not, why, for people.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Why there are no metrics.
@@ -28,7 +28,7 @@ pub enum Error {
 }
 
 /// Listens, and serves on the current runtime until it ends. Returns the address: port 0 takes a
-/// free one.
+/// free one. It lives as long as it answers.
 ///
 /// # Errors
 /// [`Error::Listen`].
@@ -37,6 +37,18 @@ pub async fn serve(
     registry: Registry,
     ready: Ready,
 ) -> Result<SocketAddr, Error> {
+    serve_judged(address, registry, (Arc::new(|| Ok(())), ready)).await
+}
+
+/// The same for one that may answer and be dead all the same, which `live` says.
+///
+/// # Errors
+/// [`Error::Listen`].
+pub async fn serve_judged(
+    address: SocketAddr,
+    registry: Registry,
+    (live, ready): (Ready, Ready),
+) -> Result<SocketAddr, Error> {
     let failed = |source| Error::Listen { address, source };
     let listener = tokio::net::TcpListener::bind(address)
         .await
@@ -44,8 +56,8 @@ pub async fn serve(
     let bound = listener.local_addr().map_err(failed)?;
     let router = Router::new()
         .route("/metrics", get(move || async move { metrics(&registry) }))
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(move || async move { readiness(&ready) }));
+        .route("/livez", get(move || async move { judged(&live) }))
+        .route("/readyz", get(move || async move { judged(&ready) }));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "metrics are no longer served");
@@ -64,8 +76,8 @@ fn metrics(registry: &Registry) -> Response {
     }
 }
 
-fn readiness(ready: &Ready) -> Response {
-    match ready() {
+fn judged(check: &Ready) -> Response {
+    match check() {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }

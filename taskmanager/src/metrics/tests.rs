@@ -222,7 +222,13 @@ async fn http_answers_metrics_and_both_probes() {
         .await
         .unwrap();
 
-    let answer = |path: &'static str| async move {
+    let dead: http::Ready = Arc::new(|| Err("stands still".to_owned()));
+    let judged = (dead, Arc::new(|| Ok(())) as http::Ready);
+    let judged = http::serve_judged(([127, 0, 0, 1], 0).into(), Registry::new(), judged)
+        .await
+        .unwrap();
+
+    let answer_of = |address: std::net::SocketAddr, path: &'static str| async move {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -231,10 +237,15 @@ async fn http_answers_metrics_and_both_probes() {
         stream.read_to_string(&mut answer).await.unwrap();
         answer
     };
+    let answer = |path| answer_of(address, path);
 
     assert!(answer("/metrics").await.contains("streamforge_task_epoch"));
     assert!(answer("/livez").await.starts_with("HTTP/1.1 200"));
     let unready = answer("/readyz").await;
     assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
     assert!(unready.contains("no session"), "{unready}");
+    let dead = answer_of(judged, "/livez").await;
+    assert!(dead.starts_with("HTTP/1.1 503"), "{dead}");
+    assert!(dead.contains("stands still"), "{dead}");
+    assert!(answer_of(judged, "/readyz").await.contains("ok"));
 }
