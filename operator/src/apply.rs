@@ -9,11 +9,11 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
-use kube::core::Request;
+use kube::core::{Request, Status};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use streamforge_crds::v1alpha1::StreamJob;
 
 use crate::names::FIELD_MANAGER;
@@ -83,7 +83,6 @@ pub async fn apply_set(client: &Client, set: &StatefulSet) -> Result<StatefulSet
         Err(kube::Error::Api(status)) if status.code == 422 => status,
         applied => return applied,
     };
-    // A wrong pod template is refused alike, and a dry run of a new set tells the two apart.
     let namespace = set.namespace().unwrap_or_default();
     let api: Api<StatefulSet> = Api::namespaced(client.clone(), &namespace);
     if !refused.message.contains("updates to statefulset spec") {
@@ -100,6 +99,67 @@ pub async fn apply_set(client: &Client, set: &StatefulSet) -> Result<StatefulSet
     };
     api.delete(&set.name_any(), &orphan).await?;
     apply(client, set).await
+}
+
+/// Whether all that is wrong with a change is that the object cannot be changed so. A wrong pod template is told in the
+/// same answer.
+fn is_unchangeable(refused: &Status) -> bool {
+    const SAID: &str = "updates to statefulset spec";
+    let causes = refused.details.as_ref().map(|details| &details.causes[..]);
+    refused.code == 422
+        && match causes.unwrap_or_default() {
+            [] => refused.message.contains(SAID),
+            causes => causes.iter().all(|cause| cause.message.contains(SAID)),
+        }
+}
+
+/// Asks whether a set would be taken. `Some`: why it is refused for what it says.
+///
+/// # Errors
+/// The server's, when that says nothing of the set.
+pub async fn dry_run(client: &Client, set: &StatefulSet) -> Result<Option<String>, kube::Error> {
+    let namespace = set.namespace().unwrap_or_default();
+    let api: Api<StatefulSet> = Api::namespaced(client.clone(), &namespace);
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::apply(FIELD_MANAGER).force()
+    };
+    let asked = api
+        .patch(&set.name_any(), &params, &Patch::Apply(set))
+        .await;
+    let refused = match asked {
+        Err(kube::Error::Api(refused)) => refused,
+        taken => return taken.map(|_| None),
+    };
+    // A webhook with side effects is asked when it counts.
+    if is_unchangeable(&refused) || refused.message.contains("does not support dry run") {
+        return Ok(None);
+    }
+    // Policies and webhooks deny with this code, too; else it is a right of ours, a quota, or the end of a namespace.
+    let is_of_ours = refused.code == 403 && !refused.message.contains("denied");
+    if is_refusal(&refused) && !is_of_ours {
+        return Ok(Some(refused.message));
+    }
+    Err(kube::Error::Api(refused))
+}
+
+/// Whether the server refuses what it is told, and will do so again.
+#[must_use]
+pub fn is_refusal(status: &Status) -> bool {
+    (400..500).contains(&status.code) && ![401, 404, 408, 409, 429].contains(&status.code)
+}
+
+/// Takes all pods of a set away, and changes nothing else of it.
+///
+/// # Errors
+/// The server's.
+pub async fn scale_to_zero(client: &Client, set: &StatefulSet) -> Result<(), kube::Error> {
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let change = Patch::Merge(json!({"spec": {"replicas": 0}}));
+    patch(client, set, Part::Object, (&params, &change)).await
 }
 
 /// Whether an object of this name is free for a job, or the job's already: one of an earlier job of the
@@ -148,3 +208,6 @@ pub fn is_out_of_reach(error: &kube::Error) -> bool {
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
+
+#[cfg(test)]
+mod tests;

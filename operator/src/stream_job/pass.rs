@@ -3,14 +3,15 @@
 //! Owns: the order of these, and carrying out what [`crate::step`] decides. Start at: [`over`].
 
 mod children;
+mod dry_run;
 mod kept;
+mod memory;
 mod secrets;
 mod start;
 pub(crate) mod status;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Preconditions};
@@ -28,17 +29,17 @@ use super::ended;
 use super::error::{Error, api};
 use super::judge;
 use super::keep::Packed;
-use super::pods::Leaving;
-use super::report::{self, Pace, Refusal, Totals, Trouble};
+use super::report::{self, Refusal};
 use super::take_down::{has_finalizer, set_finalizer, take_down};
 use super::validate::{self, Desired, Problem, RESTART_ANNOTATION};
 use crate::apply::is_gone;
-use crate::children::Kind;
 use crate::controller::Context;
 use crate::events::{self, Event};
 use crate::heard::{Heard, Unreadable};
 use crate::record::{Lived, Record, State};
 use crate::step::{self, Alive, Edit, Ended, Run, Step, Wanted};
+
+pub use memory::Memory;
 
 /// The checkpoint to go back to; done once per value.
 pub const REWIND_TO: &str = "streamforge.io/rewind-to";
@@ -57,94 +58,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The same while a change of its life is under way.
 const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
-
-/// After how long a stop that came to nothing is tried again, at first and at last.
-const STOP_AGAIN: Duration = Duration::from_secs(10);
-const STOP_AGAIN_MAX: Duration = Duration::from_secs(300);
-
-/// What is remembered of a job between passes; nothing depends on it but the number of writes.
-#[derive(Clone, Debug, Default)]
-pub struct Memory {
-    /// The children as they were applied.
-    pub applied: BTreeMap<Kind, children::Applied>,
-    /// When the certificate of the pods was looked at, and how often since pods are missing.
-    pub certified: Option<(Instant, u32)>,
-    /// What is kept in the ConfigMap, as it was read or written last.
-    pub kept: Packed,
-    /// Nothing of the children's names is somebody else's.
-    pub names_are_free: bool,
-    /// When the status was written.
-    pub reported: Option<Instant>,
-    /// Coordinators in a row that ended for reasons around them.
-    pub broken_n: u32,
-    /// Since when there were no others.
-    pub broken_since: Option<Instant>,
-    /// Not before this the next one is started.
-    pub start_at: Option<Instant>,
-    /// Passes in a row that failed.
-    pub failed_n: u32,
-    /// For metrics.
-    pub phase: String,
-    /// Since when the watermark has not moved.
-    pub pace: Pace,
-    /// What was counted before the coordinator of now.
-    pub before: Totals,
-    /// Pods that end.
-    pub leaving: Leaving,
-    /// A pod that cannot start.
-    pub sick: Option<(Trouble, String)>,
-    /// What kept the last pass from going on.
-    pub trouble: Option<(Trouble, String)>,
-    /// Why the coordinator could not be started.
-    pub start_failed: Option<(Trouble, String)>,
-    /// Why the job cannot be stopped.
-    pub stop_failed: Option<String>,
-    /// Stops in a row that came to nothing.
-    pub stops_failed_n: u32,
-    /// Not before this the next one is ordered.
-    pub stop_at: Option<Instant>,
-    /// When the Secrets of pods were looked at, while something fails.
-    pub secrets: Option<secrets::Looked>,
-    /// The time of the last failure that was taken for one of old values of a Secret, and when the first in a row was.
-    pub excused: Option<(u64, Instant)>,
-}
-
-impl Memory {
-    /// What a job that is to stop, or is not, has come to.
-    fn on_run(&mut self, is_to_stop: bool, run: &Run) {
-        if !is_to_stop {
-            self.forget_stops();
-        } else if let Run::Ended { how, .. } = run
-            && let Ended::Stopped {
-                failed: Some(unsaved),
-            } = how
-        {
-            self.on_stop_failed(&unsaved.reason);
-        }
-    }
-
-    /// A stop came to nothing. It ends the coordinator, which is looked at until there is another one.
-    fn on_stop_failed(&mut self, reason: &str) {
-        if self.stop_at.is_some() {
-            return;
-        }
-        let wait = STOP_AGAIN.saturating_mul(1 << self.stops_failed_n.min(8));
-        self.stops_failed_n = self.stops_failed_n.saturating_add(1);
-        self.stop_at = Some(Instant::now() + wait.min(STOP_AGAIN_MAX));
-        self.stop_failed = Some(reason.to_owned());
-    }
-
-    /// Nobody wants the job to stop.
-    fn forget_stops(&mut self) {
-        (self.stop_failed, self.stop_at, self.stops_failed_n) = (None, None, 0);
-    }
-
-    /// How long the job runs on before the next stop, if the last one came to nothing.
-    fn until_stop(&self) -> Option<Duration> {
-        let left = self.stop_at?.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
-    }
-}
 
 /// One pass.
 ///
@@ -173,6 +86,8 @@ struct Pass<'a> {
     kept: Option<KeptPods>,
     /// What the resource wants, if it can be had.
     desired: Result<Arc<Desired>, (Refusal, Vec<Problem>)>,
+    /// The API server has not said yet what it makes of the pods of that.
+    is_untried: bool,
     /// Pods there are to be, and ready ones.
     pods: TaskManagerCount,
     /// Pods are being replaced.
@@ -212,6 +127,7 @@ impl<'a> Pass<'a> {
             memory,
             uid,
             desired: desired.map_err(|problems| (Refusal::Invalid, problems)),
+            is_untried: false,
             pods: TaskManagerCount::default(),
             replaces_pods: false,
             update_revision: None,
@@ -266,6 +182,7 @@ impl<'a> Pass<'a> {
             .is_some_and(|it| it.state == State::Active);
         let run = self.run(None);
         if self.annotation(PAUSE).is_some() {
+            self.recall_tried();
             if is_active {
                 done = self.go_on(&run).await;
             }
@@ -273,10 +190,12 @@ impl<'a> Pass<'a> {
         } else if let Err(error) = Box::pin(self.check_names()).await {
             // Somebody's object is in the way of children, not of rows.
             done = Err(error);
+            self.recall_tried();
             if is_active {
                 done = self.go_on(&run).await.and(done);
             }
         } else {
+            let tried = Box::pin(self.try_pods()).await;
             let steps = Box::pin(self.take_steps()).await;
             done = match steps {
                 Ok(wait) => {
@@ -286,6 +205,7 @@ impl<'a> Pass<'a> {
                 // Pods are made even if the store is away: they are needed when it is back.
                 Err(error) => Box::pin(self.apply_children()).await.and(Err(error)),
             };
+            done = done.and(tried);
         }
         if done.as_ref().is_err_and(Error::is_end_of_namespace) {
             done = Ok(());
@@ -410,7 +330,7 @@ impl<'a> Pass<'a> {
     }
 
     fn wanted(&self, current: Option<&Checked>) -> Option<Wanted> {
-        let desired = self.desired.as_ref().ok()?;
+        let desired = self.desired.as_ref().ok().filter(|_| !self.is_untried)?;
         let spec = &self.job.spec;
         let plan = desired.document.attempt_hash();
         let edit = match current {

@@ -14,7 +14,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
 
 use super::{LOOK_AGAIN_SOON, PAUSE, Pass};
-use crate::apply::{apply, apply_set, is_conflict, is_free, is_gone};
+use crate::apply::{apply, apply_set, is_conflict, is_free, is_gone, is_refusal, scale_to_zero};
 use crate::certificates::Leaf;
 use crate::children::{Kind, Seen, SetStatus};
 use crate::record::State;
@@ -92,6 +92,15 @@ impl Pass<'_> {
         {
             self.look_within = LOOK_AGAIN_SOON;
         }
+        let put = self.put_all(&children).await;
+        // Pods that are there are looked after even if others may not be made.
+        let looked = self.look_at_pods(&current).await;
+        let secrets = self.look_at_secrets(&current).await;
+        put.and(looked).and(secrets)
+    }
+
+    /// The pods last: the others are for them.
+    async fn put_all(&mut self, children: &build::Children) -> Result<(), Error> {
         self.put(Kind::ServiceAccount, &children.service_account)
             .await?;
         self.put(Kind::Service, &children.service).await?;
@@ -99,9 +108,34 @@ impl Pass<'_> {
             .await?;
         self.put(Kind::PodDisruptionBudget, &children.disruption_budget)
             .await?;
-        self.put(Kind::StatefulSet, &children.stateful_set).await?;
-        self.look_at_pods(&current).await?;
-        self.look_at_secrets(&current).await
+        self.put_set(&children.stateful_set).await
+    }
+
+    /// Pods that nobody needs any more go, although those of the document may not be made.
+    async fn put_set(&mut self, set: &StatefulSet) -> Result<(), Error> {
+        let put = self.put(Kind::StatefulSet, set).await;
+        let Err(Error::Apply {
+            source: kube::Error::Api(refused),
+            ..
+        }) = &put
+        else {
+            return put;
+        };
+        let name = set.name_any();
+        let namespace = self.namespace();
+        let seen = self
+            .context
+            .children
+            .get(Kind::StatefulSet, &namespace, &name);
+        let is_ours = seen.and_then(|seen| seen.job) == Some(self.job.name_any());
+        let goes = set.spec.replicas == Some(0);
+        if goes && is_ours && is_refusal(refused) {
+            let scaled = scale_to_zero(&self.context.client, set).await;
+            if let Err(error) = scaled {
+                tracing::warn!(%error, namespace, name, "pods that nobody needs are left");
+            }
+        }
+        put
     }
 
     /// All that is done of children during a pause: they are looked at, and pods that are left alone must not

@@ -11,7 +11,7 @@ use streamforge_crds::v1alpha1::{JobStatus, StreamJob};
 use streamforge_host::Phase as Doing;
 
 use super::{PAUSE, Pass};
-use crate::apply::{self, Part, STATUS_MANAGER};
+use crate::apply::{self, Part, STATUS_MANAGER, is_refusal};
 use crate::record::{Lived, Record, State};
 use crate::recorder::Recorder;
 use crate::stream_job::error::{Error, api, chain};
@@ -244,11 +244,11 @@ pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
         Error::Api {
             source: kube::Error::Api(status),
             ..
-        }
-        | Error::Apply {
+        } if status.code == 403 => Trouble::NotAllowed,
+        Error::Apply {
             source: kube::Error::Api(status),
             ..
-        } if status.code == 403 => Trouble::NotAllowed,
+        } if is_refusal(status) => Trouble::NotAllowed,
         Error::Api { .. }
         | Error::Apply { .. }
         | Error::Stuck { .. }
