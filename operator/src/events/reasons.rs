@@ -66,7 +66,7 @@ reasons! {
     SECRET_MISSING = Warning "SecretMissing": "A Secret that the document names is not there, or lacks a key.", "Create it; the job goes on by itself.";
     STORE_UNREACHABLE = Warning "StoreUnreachable": "The checkpoint store does not answer or refuses.", "Look at the address, the keys and the network; the job goes on by itself.";
     SAVEPOINT_MISSING = Warning "SavepointMissing": "The savepoint that the job is to begin with is not there or not completed.", "Name another one, or wait for it.";
-    PODS_STUCK = Warning "PodsStuck": "Pods cannot start: image, scheduling, quota or admission.", "Do what the note says of the pod.";
+    PODS_STUCK = Warning "PodsStuck": "Pods cannot start: image, scheduling, quota or admission.", "Do what the note says of the pod; where there is none, `kubectl describe statefulset` tells why.";
     OUT_OF_MEMORY = Warning "OutOfMemory": "A task manager was killed for using more memory than its limit.", "Give `taskManager.resources` more memory, or `state.memoryLimit` less.";
     NOT_ALLOWED = Warning "NotAllowed": "The API server refuses what the operator has to write.", "Do what the note says; where it is about rights, compare them with the table of docs/operator.md. An object of the job's name may be somebody else's.";
     SAVEPOINT_FAILS = Warning "SavepointFails": "The savepoint with which the job is to stop fails; it runs on, and stops without one if the next fails, too.", "Mend what the note names to stop with one.";

@@ -19,6 +19,7 @@ use crate::certificates::Leaf;
 use crate::children::{Kind, Seen, SetStatus};
 use crate::record::State;
 use crate::stream_job::error::{Error, api};
+use crate::stream_job::pods::Missing;
 use crate::stream_job::report::Trouble;
 use crate::stream_job::validate::Desired;
 use crate::stream_job::{build, keep, pods};
@@ -271,11 +272,25 @@ impl Pass<'_> {
     async fn look_at_pods(&mut self, current: &Desired) -> Result<(), Error> {
         self.memory.sick = None;
         if self.pods.ready >= self.pods.desired {
+            self.memory.missing = Missing::default();
             return Ok(());
         }
         let namespace = self.namespace();
         let label = current.identity.names.label();
         let listed = self.context.children.pods(&namespace, label.as_str());
+        let missing = &mut self.memory.missing;
+        match missing.look(&listed, self.pods.desired, Instant::now()) {
+            Some(left) if left.is_zero() => {
+                let (set, n) = (current.identity.names.task_managers(), listed.len());
+                let message = format!(
+                    "StatefulSet {set} has {n} of {} pods; see kubectl describe statefulset {set}",
+                    self.pods.desired
+                );
+                self.memory.sick = Some((Trouble::PodsStuck, message));
+            }
+            Some(left) => self.look_within = self.look_within.min(left.max(LOOK_AGAIN_SOON)),
+            None => {}
+        }
         let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &namespace);
         for (pod, left) in self.memory.leaving.look(&listed, Instant::now()) {
             if !left.is_zero() {

@@ -9,7 +9,7 @@ use super::{children, dry_run, secrets};
 use crate::children::Kind;
 use crate::step::{Ended, Run};
 use crate::stream_job::keep::Packed;
-use crate::stream_job::pods::Leaving;
+use crate::stream_job::pods::{Leaving, Missing};
 use crate::stream_job::report::{Pace, Totals, Trouble};
 
 /// After how long a stop that came to nothing is tried again, at first and at last.
@@ -47,6 +47,8 @@ pub struct Memory {
     pub before: Totals,
     /// Pods that end.
     pub leaving: Leaving,
+    /// Pods that are not there.
+    pub missing: Missing,
     /// A pod that cannot start.
     pub sick: Option<(Trouble, String)>,
     /// What kept the last pass from going on.

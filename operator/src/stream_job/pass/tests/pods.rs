@@ -1,5 +1,7 @@
 //! Pods that the API server refuses, and pods that are not there.
 
+use std::time::Instant;
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -64,6 +66,16 @@ fn condition(asked: &Asked, kind: &str) -> [String; 3] {
     let conditions = status["status"]["conditions"].as_array().unwrap();
     let found = conditions.iter().find(|it| it["type"] == kind).unwrap();
     ["status", "reason", "message"].map(|field| found[field].as_str().unwrap().to_owned())
+}
+
+fn pod(name: &str, status: &Value) -> Pod {
+    let names = Names::of("clicks").unwrap();
+    let label = names.label().as_str();
+    serde_json::from_value(json!({
+        "metadata": {"namespace": "team", "name": name, "labels": {(JOB_LABEL): label}},
+        "status": status,
+    }))
+    .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,20 +191,46 @@ async fn child_that_is_refused_is_told_and_pods_that_nobody_needs_go_all_the_sam
 async fn pods_are_looked_at_although_the_set_is_refused() {
     let (client, _) = server_that_refuses("PATCH", 422, SAID);
     let context = on_record(client, &job(), State::Active);
-    let names = Names::of("clicks").unwrap();
-    let label = names.label().as_str();
-    let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"namespace": "team", "name": "clicks-tm-0", "labels": {(JOB_LABEL): label}},
-        "status": {"containerStatuses": [{
-            "name": "task-manager", "ready": false, "restartCount": 1, "image": "i", "imageID": "i",
-            "state": {"waiting": {"reason": "ImagePullBackOff"}},
-        }]},
-    }))
-    .unwrap();
-    let _woken = context.children.put_pod(pod);
+    let sick = json!({"containerStatuses": [{
+        "name": "task-manager", "ready": false, "restartCount": 1, "image": "i", "imageID": "i",
+        "state": {"waiting": {"reason": "ImagePullBackOff"}},
+    }]});
+    let _woken = context.children.put_pod(pod("clicks-tm-0", &sick));
 
     let _refused = over(&with_finalizer().into(), &context).await;
 
     let sick = context.memory(UID).sick.expect("it was looked at");
     assert_eq!(sick.0, Trouble::PodsStuck);
+}
+
+/// A quota leaves no pod that could say what it lacks.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_are_never_made_are_told() {
+    for (pods, told) in [(0, true), (1, true), (2, false)] {
+        let (client, asked) = server(true);
+        let context = on_record(client, &job(), State::Active);
+        for n in 0..pods {
+            let _woken = context
+                .children
+                .put_pod(pod(&format!("clicks-tm-{n}"), &json!({})));
+        }
+        let mut memory = context.memory(UID);
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(21));
+        let _left = memory
+            .missing
+            .look(&[], 2, long_ago.expect("this machine was on"));
+        context.remember(UID, memory);
+
+        let _passed = over(&with_finalizer().into(), &context).await;
+
+        let [_, reason, message] = condition(&asked, "Progressing");
+        let said = format!(
+            "StatefulSet clicks-tm has {pods} of 2 pods; see kubectl describe statefulset clicks-tm"
+        );
+        assert_eq!(
+            reason == "PodsStuck" && message == said,
+            told,
+            "{reason} {message}"
+        );
+    }
 }
