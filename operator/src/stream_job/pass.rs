@@ -191,6 +191,9 @@ impl<'a> Pass<'a> {
             // Somebody's object is in the way of children, not of rows.
             done = Err(error);
             self.recall_tried();
+            if let Some(Ok(current)) = self.current() {
+                self.look_at_set(&current);
+            }
             if is_active {
                 done = self.go_on(&run).await.and(done);
             }

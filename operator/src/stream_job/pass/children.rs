@@ -75,15 +75,13 @@ impl Pass<'_> {
         let (Some(Ok(current)), Some(record)) = (self.current(), self.record.clone()) else {
             return Ok(());
         };
-        let replicas = self.replicas(&current);
-        self.pods.desired = replicas;
-        self.look_at_set(current.identity.names.task_managers().as_str());
+        self.look_at_set(&current);
         self.renew_certificate(&current).await?;
         let mut children = build::build(&build::Request {
             desired: &current,
             settings: &self.context.settings,
             kept: self.kept.as_ref(),
-            replicas,
+            replicas: self.pods.desired,
             certificate: None,
         });
         let document = children.document.clone();
@@ -145,8 +143,7 @@ impl Pass<'_> {
         let Some(Ok(current)) = self.current() else {
             return Ok(());
         };
-        self.pods.desired = self.replicas(&current);
-        self.look_at_set(current.identity.names.task_managers().as_str());
+        self.look_at_set(&current);
         self.renew_certificate(&current).await
     }
 
@@ -206,11 +203,12 @@ impl Pass<'_> {
         applied.is_none_or(|applied| applied.is_due(kind, &hash::of(object), seen.as_ref()))
     }
 
-    fn look_at_set(&mut self, name: &str) {
-        let set = self
-            .context
-            .children
-            .get(Kind::StatefulSet, &self.namespace(), name);
+    /// How many pods there are to be, and what the set says of those that there are.
+    pub(super) fn look_at_set(&mut self, current: &Desired) {
+        self.pods.desired = self.replicas(current);
+        let (children, namespace) = (&self.context.children, self.namespace());
+        let name = current.identity.names.task_managers();
+        let set = children.get(Kind::StatefulSet, &namespace, name.as_str());
         let set = set.map(|seen| seen.set).unwrap_or_default();
         self.pods.ready = set.ready;
         self.replaces_pods = set.replaces_pods;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
-use crate::children::{Kind, Seen};
+use crate::children::{Kind, Seen, SetStatus};
 use crate::names::{JOB_LABEL, Names};
 use crate::stream_job::report::Trouble;
 use crate::stream_job::testing::with;
@@ -76,6 +76,24 @@ fn pod(name: &str, status: &Value) -> Pod {
         "status": status,
     }))
     .unwrap()
+}
+
+/// The watch has told of the set, with so many pods that are ready.
+fn see_set(context: &Context, ready: i32) {
+    let meta = ObjectMeta {
+        namespace: Some("team".to_owned()),
+        name: Some("clicks-tm".to_owned()),
+        ..ObjectMeta::default()
+    };
+    let seen = Seen {
+        job: Some("clicks".to_owned()),
+        set: SetStatus {
+            ready,
+            ..SetStatus::default()
+        },
+        ..Seen::default()
+    };
+    let _woken = context.children.put(Kind::StatefulSet, &meta, seen);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,16 +183,7 @@ async fn child_that_is_refused_is_told_and_pods_that_nobody_needs_go_all_the_sam
         let suspends = state == State::Suspended;
         let job = with(&with_finalizer(), "/suspend", json!(suspends));
         let context = on_record(client, &job, state);
-        let meta = ObjectMeta {
-            namespace: Some("team".to_owned()),
-            name: Some("clicks-tm".to_owned()),
-            ..ObjectMeta::default()
-        };
-        let seen = Seen {
-            job: Some("clicks".to_owned()),
-            ..Seen::default()
-        };
-        let _woken = context.children.put(Kind::StatefulSet, &meta, seen);
+        see_set(&context, 0);
 
         let _refused = over(&job.into(), &context).await;
 
@@ -232,5 +241,42 @@ async fn pods_that_are_never_made_are_told() {
             told,
             "{reason} {message}"
         );
+    }
+}
+
+/// An operator that has just started finds the job that another one said was Ready.
+#[tokio::test(flavor = "multi_thread")]
+async fn job_that_nobody_coordinates_stays_ready_only_while_rows_may_flow() {
+    for (ready, fails, taken, is_ready) in [
+        (1, false, "", true),
+        (0, false, "", false),
+        (1, true, "", false),
+        (1, false, "/poddisruptionbudgets/clicks-tm", true),
+    ] {
+        let (client, asked) = server_with(true, taken);
+        let context = on_record(client, &job(), State::Active);
+        see_set(&context, ready);
+        let mut memory = context.memory(UID);
+        if fails {
+            memory.start_failed = Some((Trouble::StoreUnreachable, "no answer".to_owned()));
+            memory.start_at = Some(Instant::now() + Duration::from_secs(600));
+        }
+        context.remember(UID, memory);
+        let mut job = with_finalizer();
+        let status = json!({"phase": "Running", "conditions": [{
+            "type": "Ready", "status": "True", "reason": "Running", "message": "2 of 2 task managers are ready",
+            "lastTransitionTime": "2026-11-30T10:00:00Z",
+        }]});
+        job.status = serde_json::from_value(status).unwrap();
+
+        let _passed = over(&job.into(), &context).await;
+
+        let [status, reason, _] = condition(&asked, "Ready");
+        let wanted = if is_ready {
+            ["True", "Running"]
+        } else {
+            ["False", "Starting"]
+        };
+        assert_eq!([&*status, &*reason], wanted, "{ready} {fails} {taken}");
     }
 }
