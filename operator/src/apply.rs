@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::core::{Request, Status};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
@@ -73,36 +73,55 @@ pub enum Part {
     Status,
 }
 
-/// As [`apply`]. A field that cannot be changed makes the server refuse; then the set is made anew, and
-/// its pods go on meanwhile.
+/// As [`apply`]. A field that cannot be changed makes the server refuse; then the set is made anew, and its pods go on
+/// meanwhile. `None`: the one that is there goes first, and is to be applied again when it is gone.
 ///
 /// # Errors
 /// The server's.
-pub async fn apply_set(client: &Client, set: &StatefulSet) -> Result<StatefulSet, kube::Error> {
+pub async fn apply_set(
+    client: &Client,
+    set: &StatefulSet,
+    job: &StreamJob,
+) -> Result<Option<StatefulSet>, kube::Error> {
     let refused = match apply(client, set).await {
-        Err(kube::Error::Api(status)) if status.code == 422 => status,
-        applied => return applied,
+        Err(kube::Error::Api(status)) if is_unchangeable(&status) => status,
+        applied => return applied.map(Some),
     };
     let namespace = set.namespace().unwrap_or_default();
-    let api: Api<StatefulSet> = Api::namespaced(client.clone(), &namespace);
-    if !refused.message.contains("updates to statefulset spec") {
+    let (api, name) = (
+        Api::<StatefulSet>::namespaced(client.clone(), &namespace),
+        set.name_any(),
+    );
+    let Some(found) = api.get_metadata_opt(&name).await? else {
+        return Ok(None);
+    };
+    if !is_child(&found.metadata, job) {
         return Err(kube::Error::Api(refused));
     }
+    if found.metadata.deletion_timestamp.is_some() {
+        return Ok(None); // its pods are being let go of
+    }
     tracing::warn!(
-        set = set.name_any(),
+        set = name,
         reason = refused.message,
         "making the StatefulSet anew, its pods go on"
     );
     let orphan = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Orphan),
+        preconditions: Some(Preconditions {
+            uid: found.metadata.uid,
+            resource_version: None,
+        }),
         ..DeleteParams::default()
     };
-    api.delete(&set.name_any(), &orphan).await?;
-    apply(client, set).await
+    match api.delete(&name, &orphan).await {
+        Err(error) if !is_gone(&error) && !is_conflict(&error) => Err(error),
+        _ => Ok(None),
+    }
 }
 
 /// Whether all that is wrong with a change is that the object cannot be changed so. A wrong pod template is told in the
-/// same answer.
+/// same answer, and a set that was deleted for it could not be made again.
 fn is_unchangeable(refused: &Status) -> bool {
     const SAID: &str = "updates to statefulset spec";
     let causes = refused.details.as_ref().map(|details| &details.causes[..]);

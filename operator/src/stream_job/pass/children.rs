@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ObjectMeta, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
+use streamforge_crds::v1alpha1::StreamJob;
 
 use super::{LOOK_AGAIN_SOON, PAUSE, Pass};
 use crate::apply::{apply, apply_set, is_conflict, is_free, is_gone, is_refusal, scale_to_zero};
@@ -175,11 +176,16 @@ impl Pass<'_> {
         }
         let (hash, name) = (hash::of(object), object.name_any());
         let seen = self.context.children.get(kind, &self.namespace(), &name);
-        let applied = K::apply(&self.context.client, object).await;
+        let applied = K::apply(&self.context.client, object, self.job).await;
         let applied = applied.map_err(|source| Error::Apply {
             kind: kind.name(),
             source,
         })?;
+        let Some(applied) = applied else {
+            // The watch tells when it is gone.
+            self.look_within = LOOK_AGAIN_SOON;
+            return Ok(());
+        };
         let now = Seen::of(applied.meta(), SetStatus::default());
         let before = self.memory.applied.get(&kind);
         // What was to be changed anyway is no drift.
@@ -400,18 +406,23 @@ fn look_again(looked_n: u32) -> Duration {
 
 /// What is applied by [`Pass::put`].
 trait Child: Resource<DynamicType = ()> + Serialize + Sized {
-    /// Server-side.
+    /// Server-side. `None`: not yet.
     fn apply(
         client: &Client,
         object: &Self,
-    ) -> impl Future<Output = Result<Self, kube::Error>> + Send;
+        job: &StreamJob,
+    ) -> impl Future<Output = Result<Option<Self>, kube::Error>> + Send;
 }
 
 macro_rules! children {
     ($($kind:ty),*) => {$(
         impl Child for $kind {
-            async fn apply(client: &Client, object: &Self) -> Result<Self, kube::Error> {
-                apply(client, object).await
+            async fn apply(
+                client: &Client,
+                object: &Self,
+                _job: &StreamJob,
+            ) -> Result<Option<Self>, kube::Error> {
+                apply(client, object).await.map(Some)
             }
         }
     )*};
@@ -426,8 +437,12 @@ children!(
 );
 
 impl Child for StatefulSet {
-    async fn apply(client: &Client, object: &Self) -> Result<Self, kube::Error> {
-        apply_set(client, object).await
+    async fn apply(
+        client: &Client,
+        object: &Self,
+        job: &StreamJob,
+    ) -> Result<Option<Self>, kube::Error> {
+        apply_set(client, object, job).await
     }
 }
 
