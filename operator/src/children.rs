@@ -146,7 +146,12 @@ impl Children {
         (watches, Box::pin(all))
     }
 
-    fn put(&self, kind: Kind, meta: &ObjectMeta, seen: Seen) -> Option<ObjectRef<StreamJob>> {
+    pub(crate) fn put(
+        &self,
+        kind: Kind,
+        meta: &ObjectMeta,
+        seen: Seen,
+    ) -> Option<ObjectRef<StreamJob>> {
         let (namespace, name) = place(meta);
         let job = seen.job.clone();
         let mut tables = self.tables();

@@ -113,6 +113,60 @@ fn store(namespace: &Namespace) -> String {
     format!("{}/clicks/store", bucket_folder(namespace))
 }
 
+fn condition(namespace: &Namespace, kind: &str) -> Option<Value> {
+    let job = namespace.job("clicks")?;
+    let conditions: &Vec<Value> = job["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|one| one["type"] == kind);
+    found.cloned()
+}
+
+#[test]
+fn pods_that_the_api_server_refuses_are_said_and_what_runs_runs_on() {
+    let namespace = Namespace::create("refused");
+    let job = endless(&namespace, 2, "");
+    job.apply();
+    wait_for_phase(&namespace, "Running");
+    let pods = namespace.pod_uids();
+
+    // No schema knows what a toleration may be.
+    let template = "podTemplate: {spec: {tolerations: [{key: a, operator: Foo}]}}";
+    let wrong = job
+        .document()
+        .replace("{slots: 2}", &format!("{{slots: 2, {template}}}"));
+    apply(namespace.name(), &wrong).expect("only the pods are wrong");
+    let valid = eventually("Valid=False", 60, || {
+        condition(&namespace, "Valid").filter(|it| it["status"] == "False")
+    });
+    let message = valid["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("spec.taskManager.podTemplate: ") && message.contains("Foo"),
+        "{message}"
+    );
+    wait_for_later_checkpoint(&namespace);
+    assert_eq!(namespace.pod_uids(), pods, "a pod was replaced");
+
+    job.apply();
+    eventually("Valid=True", 60, || {
+        condition(&namespace, "Valid").filter(|it| it["status"] == "True")
+    });
+}
+
+#[test]
+fn pods_that_a_quota_forbids_are_said_to_be_stuck() {
+    let namespace = Namespace::create("quota");
+    namespace.kubectl(&["create", "quota", "few", "--hard=pods=1"]);
+    endless(&namespace, 4, "").apply();
+
+    let stuck = eventually("PodsStuck", 90, || {
+        condition(&namespace, "Progressing").filter(|it| it["reason"] == "PodsStuck")
+    });
+    let message = stuck["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("StatefulSet clicks-tm has ") && message.contains(" of 2 pods"),
+        "{message}"
+    );
+}
+
 #[test]
 fn deleted_job_leaves_nothing_behind() {
     let namespace = Namespace::create("delete");

@@ -66,9 +66,9 @@ reasons! {
     SECRET_MISSING = Warning "SecretMissing": "A Secret that the document names is not there, or lacks a key.", "Create it; the job goes on by itself.";
     STORE_UNREACHABLE = Warning "StoreUnreachable": "The checkpoint store does not answer or refuses.", "Look at the address, the keys and the network; the job goes on by itself.";
     SAVEPOINT_MISSING = Warning "SavepointMissing": "The savepoint that the job is to begin with is not there or not completed.", "Name another one, or wait for it.";
-    PODS_STUCK = Warning "PodsStuck": "Pods cannot start: image, scheduling, quota or admission.", "Do what the note says of the pod.";
+    PODS_STUCK = Warning "PodsStuck": "Pods cannot start: image, scheduling, quota or admission.", "Do what the note says of the pod; where there is none, `kubectl describe statefulset` tells why.";
     OUT_OF_MEMORY = Warning "OutOfMemory": "A task manager was killed for using more memory than its limit.", "Give `taskManager.resources` more memory, or `state.memoryLimit` less.";
-    NOT_ALLOWED = Warning "NotAllowed": "The API server refuses what the operator has to write.", "Compare its rights with the table of docs/operator.md; an object of the job's name may be somebody else's.";
+    NOT_ALLOWED = Warning "NotAllowed": "The API server refuses what the operator has to write.", "Do what the note says; where it is about rights, compare them with the table of docs/operator.md. An object of the job's name may be somebody else's.";
     SAVEPOINT_FAILS = Warning "SavepointFails": "The savepoint with which the job is to stop fails; it runs on, and stops without one if the next fails, too.", "Mend what the note names to stop with one.";
     RECORD_UNREADABLE = Warning "RecordUnreadable": "What ran cannot be run by this operator, and the newest document is wrong, too.", "Edit the job.";
     STOPPED_WITHOUT_SAVEPOINT = Warning "StoppedWithoutSavepoint": "The job was stopped with its newest checkpoint, because no savepoint could be made.", "Nothing is lost; a sink with delivery AtLeastOnce may get rows twice.";

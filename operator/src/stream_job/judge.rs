@@ -1,7 +1,8 @@
 //! What a resource asks for, beside what is on record.
 //!
 //! Owns: whether an edit is taken, and what it would change. The webhook asks here with
-//! what the passes use, [`validate`], [`change`] and [`refusal`], so that the two never disagree. Pure.
+//! what the passes use, [`validate`], [`change`] and [`refusal`], so that the two never disagree; but passes ask the API
+//! server about pods, too, which is not done while it waits for an answer. Pure.
 //! Start at: [`judge`].
 
 use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec, UpgradeMode};

@@ -3,6 +3,7 @@
 //! Owns: the order of these, and carrying out what [`crate::step`] decides. Start at: [`over`].
 
 mod children;
+mod dry_run;
 mod kept;
 mod memory;
 mod secrets;
@@ -85,6 +86,8 @@ struct Pass<'a> {
     kept: Option<KeptPods>,
     /// What the resource wants, if it can be had.
     desired: Result<Arc<Desired>, (Refusal, Vec<Problem>)>,
+    /// The API server has not said yet what it makes of the pods of that.
+    is_untried: bool,
     /// Pods there are to be, and ready ones.
     pods: TaskManagerCount,
     /// Pods are being replaced.
@@ -124,6 +127,7 @@ impl<'a> Pass<'a> {
             memory,
             uid,
             desired: desired.map_err(|problems| (Refusal::Invalid, problems)),
+            is_untried: false,
             pods: TaskManagerCount::default(),
             replaces_pods: false,
             update_revision: None,
@@ -178,6 +182,7 @@ impl<'a> Pass<'a> {
             .is_some_and(|it| it.state == State::Active);
         let run = self.run(None);
         if self.annotation(PAUSE).is_some() {
+            self.recall_tried();
             if is_active {
                 done = self.go_on(&run).await;
             }
@@ -185,10 +190,15 @@ impl<'a> Pass<'a> {
         } else if let Err(error) = Box::pin(self.check_names()).await {
             // Somebody's object is in the way of children, not of rows.
             done = Err(error);
+            self.recall_tried();
+            if let Some(Ok(current)) = self.current() {
+                self.look_at_set(&current);
+            }
             if is_active {
                 done = self.go_on(&run).await.and(done);
             }
         } else {
+            let tried = Box::pin(self.try_pods()).await;
             let steps = Box::pin(self.take_steps()).await;
             done = match steps {
                 Ok(wait) => {
@@ -198,6 +208,7 @@ impl<'a> Pass<'a> {
                 // Pods are made even if the store is away: they are needed when it is back.
                 Err(error) => Box::pin(self.apply_children()).await.and(Err(error)),
             };
+            done = done.and(tried);
         }
         if done.as_ref().is_err_and(Error::is_end_of_namespace) {
             done = Ok(());
@@ -331,7 +342,7 @@ impl<'a> Pass<'a> {
     }
 
     fn wanted(&self, current: Option<&Checked>) -> Option<Wanted> {
-        let desired = self.desired.as_ref().ok()?;
+        let desired = self.desired.as_ref().ok().filter(|_| !self.is_untried)?;
         let spec = &self.job.spec;
         let plan = desired.document.attempt_hash();
         let edit = match current {

@@ -55,6 +55,29 @@ pub fn leaves_within(pod: &Pod) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(grace).unwrap_or_default()) + GONE_WITHIN)
 }
 
+/// How long a StatefulSet may take to make a pod. Where a quota or an admission policy keeps it from that there is none that
+/// could say so.
+const MADE_WITHIN: Duration = Duration::from_secs(20);
+
+/// Since when pods are not there at all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Missing(Option<Instant>);
+
+impl Missing {
+    /// How long the StatefulSet may still take to make those that are missing of so many; none: none is missing, or
+    /// one ends first.
+    pub fn look(&mut self, pods: &[Arc<Pod>], wanted: i32, now: Instant) -> Option<Duration> {
+        let wanted = usize::try_from(wanted).unwrap_or_default();
+        let is_ending = |pod: &Arc<Pod>| pod.metadata.deletion_timestamp.is_some();
+        if pods.len() >= wanted || pods.iter().any(is_ending) {
+            self.0 = None;
+            return None;
+        }
+        let since = *self.0.get_or_insert(now);
+        Some(MADE_WITHIN.saturating_sub(now.saturating_duration_since(since)))
+    }
+}
+
 /// Pods that end, by their uid, and since when it is known: whose clock the API server goes by is unknown, and how long
 /// they ended before this operator was there, too.
 #[derive(Clone, Debug, Default)]
@@ -219,6 +242,29 @@ mod tests {
         assert_eq!(left(&[pod("c", true)], 60), [45]);
         assert_eq!(left(&[], 70), [0; 0]);
         assert!(leaving.0.is_empty());
+    }
+
+    #[test]
+    fn pods_are_missing_when_nothing_ends_and_they_are_not_there_for_long() {
+        let pod = |ends: bool| {
+            let mut pod = Pod::default();
+            pod.metadata.deletion_timestamp = ends.then_some(Time(Timestamp::UNIX_EPOCH));
+            Arc::new(pod)
+        };
+        let (began, mut missing) = (Instant::now(), Missing::default());
+        let mut left = |pods: &[Arc<Pod>], after: u64| {
+            let left = missing.look(pods, 2, began + Duration::from_secs(after));
+            left.map(|left| left.as_secs())
+        };
+
+        assert_eq!(left(&[], 0), Some(20));
+        assert_eq!(left(&[pod(false)], 15), Some(5));
+        assert_eq!(left(&[pod(false)], 30), Some(0));
+        assert_eq!(left(&[pod(false), pod(false)], 40), None);
+        assert_eq!(left(&[pod(false)], 50), Some(20), "another time");
+        // The next one is made when that has gone.
+        assert_eq!(left(&[pod(true)], 65), None);
+        assert_eq!(left(&[], 80), Some(20));
     }
 
     #[test]

@@ -12,13 +12,15 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ObjectMeta, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
+use streamforge_crds::v1alpha1::StreamJob;
 
 use super::{LOOK_AGAIN_SOON, PAUSE, Pass};
-use crate::apply::{apply, apply_set, is_conflict, is_free, is_gone};
+use crate::apply::{apply, apply_set, is_conflict, is_free, is_gone, is_refusal, scale_to_zero};
 use crate::certificates::Leaf;
 use crate::children::{Kind, Seen, SetStatus};
 use crate::record::State;
 use crate::stream_job::error::{Error, api};
+use crate::stream_job::pods::Missing;
 use crate::stream_job::report::Trouble;
 use crate::stream_job::validate::Desired;
 use crate::stream_job::{build, keep, pods};
@@ -74,15 +76,13 @@ impl Pass<'_> {
         let (Some(Ok(current)), Some(record)) = (self.current(), self.record.clone()) else {
             return Ok(());
         };
-        let replicas = self.replicas(&current);
-        self.pods.desired = replicas;
-        self.look_at_set(current.identity.names.task_managers().as_str());
+        self.look_at_set(&current);
         self.renew_certificate(&current).await?;
         let mut children = build::build(&build::Request {
             desired: &current,
             settings: &self.context.settings,
             kept: self.kept.as_ref(),
-            replicas,
+            replicas: self.pods.desired,
             certificate: None,
         });
         let document = children.document.clone();
@@ -92,6 +92,15 @@ impl Pass<'_> {
         {
             self.look_within = LOOK_AGAIN_SOON;
         }
+        let put = self.put_all(&children).await;
+        // Pods that are there are looked after even if others may not be made.
+        let looked = self.look_at_pods(&current).await;
+        let secrets = self.look_at_secrets(&current).await;
+        put.and(looked).and(secrets)
+    }
+
+    /// The pods last: the others are for them.
+    async fn put_all(&mut self, children: &build::Children) -> Result<(), Error> {
         self.put(Kind::ServiceAccount, &children.service_account)
             .await?;
         self.put(Kind::Service, &children.service).await?;
@@ -99,9 +108,34 @@ impl Pass<'_> {
             .await?;
         self.put(Kind::PodDisruptionBudget, &children.disruption_budget)
             .await?;
-        self.put(Kind::StatefulSet, &children.stateful_set).await?;
-        self.look_at_pods(&current).await?;
-        self.look_at_secrets(&current).await
+        self.put_set(&children.stateful_set).await
+    }
+
+    /// Pods that nobody needs any more go, although those of the document may not be made.
+    async fn put_set(&mut self, set: &StatefulSet) -> Result<(), Error> {
+        let put = self.put(Kind::StatefulSet, set).await;
+        let Err(Error::Apply {
+            source: kube::Error::Api(refused),
+            ..
+        }) = &put
+        else {
+            return put;
+        };
+        let name = set.name_any();
+        let namespace = self.namespace();
+        let seen = self
+            .context
+            .children
+            .get(Kind::StatefulSet, &namespace, &name);
+        let is_ours = seen.and_then(|seen| seen.job) == Some(self.job.name_any());
+        let goes = set.spec.replicas == Some(0);
+        if goes && is_ours && is_refusal(refused) {
+            let scaled = scale_to_zero(&self.context.client, set).await;
+            if let Err(error) = scaled {
+                tracing::warn!(%error, namespace, name, "pods that nobody needs are left");
+            }
+        }
+        put
     }
 
     /// All that is done of children during a pause: they are looked at, and pods that are left alone must not
@@ -110,8 +144,7 @@ impl Pass<'_> {
         let Some(Ok(current)) = self.current() else {
             return Ok(());
         };
-        self.pods.desired = self.replicas(&current);
-        self.look_at_set(current.identity.names.task_managers().as_str());
+        self.look_at_set(&current);
         self.renew_certificate(&current).await
     }
 
@@ -143,11 +176,16 @@ impl Pass<'_> {
         }
         let (hash, name) = (hash::of(object), object.name_any());
         let seen = self.context.children.get(kind, &self.namespace(), &name);
-        let applied = K::apply(&self.context.client, object).await;
+        let applied = K::apply(&self.context.client, object, self.job).await;
         let applied = applied.map_err(|source| Error::Apply {
             kind: kind.name(),
             source,
         })?;
+        let Some(applied) = applied else {
+            // The watch tells when it is gone.
+            self.look_within = LOOK_AGAIN_SOON;
+            return Ok(());
+        };
         let now = Seen::of(applied.meta(), SetStatus::default());
         let before = self.memory.applied.get(&kind);
         // What was to be changed anyway is no drift.
@@ -171,11 +209,12 @@ impl Pass<'_> {
         applied.is_none_or(|applied| applied.is_due(kind, &hash::of(object), seen.as_ref()))
     }
 
-    fn look_at_set(&mut self, name: &str) {
-        let set = self
-            .context
-            .children
-            .get(Kind::StatefulSet, &self.namespace(), name);
+    /// How many pods there are to be, and what the set says of those that there are.
+    pub(super) fn look_at_set(&mut self, current: &Desired) {
+        self.pods.desired = self.replicas(current);
+        let (children, namespace) = (&self.context.children, self.namespace());
+        let name = current.identity.names.task_managers();
+        let set = children.get(Kind::StatefulSet, &namespace, name.as_str());
         let set = set.map(|seen| seen.set).unwrap_or_default();
         self.pods.ready = set.ready;
         self.replaces_pods = set.replaces_pods;
@@ -237,11 +276,25 @@ impl Pass<'_> {
     async fn look_at_pods(&mut self, current: &Desired) -> Result<(), Error> {
         self.memory.sick = None;
         if self.pods.ready >= self.pods.desired {
+            self.memory.missing = Missing::default();
             return Ok(());
         }
         let namespace = self.namespace();
         let label = current.identity.names.label();
         let listed = self.context.children.pods(&namespace, label.as_str());
+        let missing = &mut self.memory.missing;
+        match missing.look(&listed, self.pods.desired, Instant::now()) {
+            Some(left) if left.is_zero() => {
+                let (set, n) = (current.identity.names.task_managers(), listed.len());
+                let message = format!(
+                    "StatefulSet {set} has {n} of {} pods; see kubectl describe statefulset {set}",
+                    self.pods.desired
+                );
+                self.memory.sick = Some((Trouble::PodsStuck, message));
+            }
+            Some(left) => self.look_within = self.look_within.min(left.max(LOOK_AGAIN_SOON)),
+            None => {}
+        }
         let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &namespace);
         for (pod, left) in self.memory.leaving.look(&listed, Instant::now()) {
             if !left.is_zero() {
@@ -353,18 +406,23 @@ fn look_again(looked_n: u32) -> Duration {
 
 /// What is applied by [`Pass::put`].
 trait Child: Resource<DynamicType = ()> + Serialize + Sized {
-    /// Server-side.
+    /// Server-side. `None`: not yet.
     fn apply(
         client: &Client,
         object: &Self,
-    ) -> impl Future<Output = Result<Self, kube::Error>> + Send;
+        job: &StreamJob,
+    ) -> impl Future<Output = Result<Option<Self>, kube::Error>> + Send;
 }
 
 macro_rules! children {
     ($($kind:ty),*) => {$(
         impl Child for $kind {
-            async fn apply(client: &Client, object: &Self) -> Result<Self, kube::Error> {
-                apply(client, object).await
+            async fn apply(
+                client: &Client,
+                object: &Self,
+                _job: &StreamJob,
+            ) -> Result<Option<Self>, kube::Error> {
+                apply(client, object).await.map(Some)
             }
         }
     )*};
@@ -379,8 +437,12 @@ children!(
 );
 
 impl Child for StatefulSet {
-    async fn apply(client: &Client, object: &Self) -> Result<Self, kube::Error> {
-        apply_set(client, object).await
+    async fn apply(
+        client: &Client,
+        object: &Self,
+        job: &StreamJob,
+    ) -> Result<Option<Self>, kube::Error> {
+        apply_set(client, object, job).await
     }
 }
 

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{children, secrets};
+use super::{children, dry_run, secrets};
 use crate::children::Kind;
 use crate::step::{Ended, Run};
 use crate::stream_job::keep::Packed;
-use crate::stream_job::pods::Leaving;
+use crate::stream_job::pods::{Leaving, Missing};
 use crate::stream_job::report::{Pace, Totals, Trouble};
 
 /// After how long a stop that came to nothing is tried again, at first and at last.
@@ -32,6 +32,8 @@ pub struct Memory {
     pub kept: Packed,
     /// Nothing of the children's names is somebody else's.
     pub names_are_free: bool,
+    /// What the API server said of pods that are on no record.
+    pub tried: Option<dry_run::Tried>,
     /// When the status was written.
     pub reported: Option<Instant>,
     /// Coordinators in a row that ended for reasons around them.
@@ -50,6 +52,8 @@ pub struct Memory {
     pub before: Totals,
     /// Pods that end.
     pub leaving: Leaving,
+    /// Pods that are not there.
+    pub missing: Missing,
     /// A pod that cannot start.
     pub sick: Option<(Trouble, String)>,
     /// What kept the last pass from going on.

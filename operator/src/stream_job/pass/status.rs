@@ -11,7 +11,7 @@ use streamforge_crds::v1alpha1::{JobStatus, StreamJob};
 use streamforge_host::Phase as Doing;
 
 use super::{PAUSE, Pass};
-use crate::apply::{self, Part, STATUS_MANAGER};
+use crate::apply::{self, Part, STATUS_MANAGER, is_refusal};
 use crate::record::{Lived, Record, State};
 use crate::recorder::Recorder;
 use crate::stream_job::error::{Error, api, chain};
@@ -165,6 +165,7 @@ impl Pass<'_> {
             suspends: goes_on && self.desired.is_ok() && self.job.spec.suspend,
             upgrades: goes_on && upgrades,
             doing,
+            may_flow: self.pods.ready > 0 && self.memory.start_failed.is_none(),
             is_proving: record.previous.is_some(),
             before: Phase::of(self.job.status.as_ref()),
         });
@@ -183,6 +184,8 @@ struct Active {
     upgrades: bool,
     /// What its coordinator does; none: there is none, or it says nothing yet.
     doing: Option<Doing>,
+    /// Tasks may run for a coordinator that is to come: there are pods, and starting it did not fail.
+    may_flow: bool,
     /// There is a document to roll back to.
     is_proving: bool,
     /// What the status says.
@@ -200,7 +203,7 @@ fn of_active(job: &Active) -> Phase {
         _ if job.is_proving => Phase::Upgrading,
         // Rows flow while a new coordinator looks for its task managers (F1).
         _ => match job.before {
-            Some(before @ (Phase::Running | Phase::Recovering)) => before,
+            Some(before @ (Phase::Running | Phase::Recovering)) if job.may_flow => before,
             _ => Phase::Starting,
         },
     }
@@ -244,11 +247,11 @@ pub(super) fn trouble(error: &Error) -> Option<(Trouble, String)> {
         Error::Api {
             source: kube::Error::Api(status),
             ..
-        }
-        | Error::Apply {
+        } if status.code == 403 => Trouble::NotAllowed,
+        Error::Apply {
             source: kube::Error::Api(status),
             ..
-        } if status.code == 403 => Trouble::NotAllowed,
+        } if is_refusal(status) => Trouble::NotAllowed,
         Error::Api { .. }
         | Error::Apply { .. }
         | Error::Stuck { .. }
@@ -313,10 +316,16 @@ mod tests {
             suspends: false,
             upgrades: false,
             doing: None,
+            may_flow: true,
             is_proving: false,
             before: Some(Phase::Running),
         };
         assert_eq!(of_active(&known), Phase::Running, "F1: rows flow");
+        let no_rows = Active {
+            may_flow: false,
+            ..known
+        };
+        assert_eq!(of_active(&no_rows), Phase::Starting);
 
         let lost = Active {
             can_run: false,
@@ -332,6 +341,7 @@ mod tests {
             suspends: false,
             upgrades: false,
             doing: Some(Doing::Running),
+            may_flow: true,
             is_proving: true,
             before: None,
         };

@@ -1,5 +1,7 @@
 //! Passes against an API server that answers what a test wants.
 
+mod pods;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -37,24 +39,47 @@ fn server(takes_status: bool) -> (Client, Asked) {
 
 /// The same, with one object at this end of a path that is somebody else's.
 fn server_with(takes_status: bool, theirs: &'static str) -> (Client, Asked) {
+    server_that(move |method, path| {
+        let is_status = path.ends_with("/streamjobs/clicks/status");
+        match method {
+            "GET" if !theirs.is_empty() && path.ends_with(theirs) => {
+                Some((200, json!({"metadata": {"name": "clicks-tm"}})))
+            }
+            "PATCH" if is_status && !takes_status => Some((403, failure(403, "Forbidden"))),
+            _ => None,
+        }
+    })
+}
+
+/// What a dry run is noted as.
+const DRY_RUN: &str = "DRY-RUN";
+
+/// Answers as `answer` says to method and path; else it finds nothing and takes every write.
+fn server_that(
+    answer: impl Fn(&str, &str) -> Option<(u16, Value)> + Send + Sync + 'static,
+) -> (Client, Asked) {
     let asked = Asked::default();
-    let log = Arc::clone(&asked);
+    let (log, answer) = (Arc::clone(&asked), Arc::new(answer));
     let service = tower::service_fn(move |request: Request<Body>| {
-        let log = Arc::clone(&log);
+        let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect().await.expect("it is in memory").to_bytes();
             let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let (method, path) = (head.method.to_string(), head.uri.path().to_owned());
+            let is_dry = head.uri.query().unwrap_or_default().contains("dryRun=All");
+            let method = if is_dry {
+                DRY_RUN
+            } else {
+                head.method.as_str()
+            }
+            .to_owned();
+            let path = head.uri.path().to_owned();
             let is_status = path.ends_with("/streamjobs/clicks/status");
-            let (code, answer) = match &*method {
-                "GET" if !theirs.is_empty() && path.ends_with(theirs) => {
-                    (200, json!({"metadata": {"name": "clicks-tm"}}))
-                }
-                "GET" => (404, failure(404, "NotFound")),
-                _ if is_status && takes_status => (200, serde_json::to_value(job()).unwrap()),
-                _ if is_status => (403, failure(403, "Forbidden")),
-                _ => (200, body.clone()),
+            let (code, answer) = match answer(&method, &path) {
+                Some(answer) => answer,
+                None if method == "GET" => (404, failure(404, "NotFound")),
+                None if is_status => (200, serde_json::to_value(job()).unwrap()),
+                None => (200, body.clone()),
             };
             log.lock().unwrap().push((method, path, body));
             let answer = Body::from(answer.to_string().into_bytes());
