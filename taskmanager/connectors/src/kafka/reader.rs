@@ -51,6 +51,10 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// The same for one that has said so before.
 const LONG_PATIENCE: Duration = Duration::from_millis(20);
 
+/// How often it is said of a partition that it has nothing more, while others have: a task takes a pause of
+/// two seconds for one in which nobody asked (T2).
+const SAY_EVERY: Duration = Duration::from_millis(100);
+
 /// How often callbacks are served while records flow.
 const SERVE_EVERY: Duration = Duration::from_millis(20);
 
@@ -298,6 +302,17 @@ impl<E: Edge> KafkaReader<E> {
         Ok(None)
     }
 
+    /// Of which splits there is nothing, unless that was said within this time.
+    fn say_nothing(&mut self, pause: Duration) {
+        let now = self.edge.now();
+        for split in &mut self.splits {
+            if split.may_say_nothing(now, pause) {
+                self.said
+                    .push_back(SourceEvent::NothingNew(split.id.clone()));
+            }
+        }
+    }
+
     fn read_split(&mut self, idx: usize) -> Result<Option<SourceEvent>, Error> {
         let Some(split) = self.splits.get_mut(idx) else {
             return Ok(None);
@@ -476,6 +491,7 @@ impl<E: Edge> SourceReader for KafkaReader<E> {
         }
         if let Some(event) = self.read()? {
             self.was_quiet = false;
+            self.say_nothing(SAY_EVERY);
             return Ok(event);
         }
         if self.splits.is_empty() && self.unchecked.is_empty() && self.is_bounded() {
@@ -493,10 +509,7 @@ impl<E: Edge> SourceReader for KafkaReader<E> {
             return Ok(event);
         }
         // Not before the pause: what came meanwhile was just looked for.
-        for split in self.splits.iter().filter(|split| split.has_nothing_more()) {
-            self.said
-                .push_back(SourceEvent::NothingNew(split.id.clone()));
-        }
+        self.say_nothing(Duration::ZERO);
         self.was_quiet = true;
         Ok(SourceEvent::Quiet)
     }
