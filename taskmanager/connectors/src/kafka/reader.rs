@@ -107,6 +107,10 @@ pub struct KafkaReader<E: Edge = Brokers> {
     /// Dropped before the consumer whose queues they are.
     splits: Vec<OpenSplit<QueueOf<E>>>,
     consumer: Option<Arc<E::Consumer>>,
+    /// Partitions of all readers of the source, as far as they are known.
+    partitions_n: usize,
+    /// What they were when the client was made, which holds so much of each unread.
+    shares_n: usize,
     /// What the client is made of; an older state of it at worst.
     credentials: u64,
     edge: E,
@@ -164,10 +168,12 @@ impl<E: Edge> KafkaReader<E> {
             credentials: edge.credentials(),
             questions: Questions::new(edge.clone(), spec.config.clone()),
             edge,
+            partitions_n: place.known.len(),
             spec,
             place,
             splits: Vec::new(),
             consumer: None,
+            shares_n: 0,
             unchecked: Vec::new(),
             unanswered: None,
             seen,
@@ -215,8 +221,9 @@ impl<E: Edge> KafkaReader<E> {
         let consumer = match &self.consumer {
             Some(consumer) => Arc::clone(consumer),
             None => {
-                let n = self.place.known.len().max(checked.len());
-                let consumer = Arc::new(self.edge.consumer(n)?);
+                let mine_n = checked.len() + self.unchecked.len();
+                self.shares_n = self.partitions_n.max(mine_n);
+                let consumer = Arc::new(self.edge.consumer(self.shares_n)?);
                 Arc::clone(self.consumer.insert(consumer))
             }
         };

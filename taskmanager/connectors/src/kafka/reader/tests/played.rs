@@ -24,6 +24,7 @@ struct Cluster {
     passed: Duration,
     /// Of each client that there was: how many partitions it was made for, and which it reads from where.
     clients: Vec<(usize, BTreeMap<i32, i64>)>,
+    closed_n: usize,
     /// The next record of partition 0, if it always has one.
     flows_at: Option<i64>,
 }
@@ -84,7 +85,9 @@ impl Edge for Played {
         })
     }
 
-    fn close(&self, _consumer: Arc<Client>) {}
+    fn close(&self, _consumer: Arc<Client>) {
+        self.lock().closed_n += 1;
+    }
 }
 
 impl Ask for Played {
@@ -228,6 +231,32 @@ async fn go_on(reader: &mut KafkaReader<Played>, cluster: &Played, time: Duratio
         found_n += usize::from(matches!(event, SourceEvent::Discovered(_)));
     }
     found_n
+}
+
+/// A topic pattern finds ever more partitions. What a client holds unread of each is fixed when it is made.
+#[tokio::test]
+async fn memory_of_prefetched_records_stays_bounded_while_partitions_are_found_b1() {
+    let cluster = Played::new(1);
+    let mut reader = reader(&cluster).await;
+    go_on(&mut reader, &cluster, Duration::from_secs(1)).await;
+    assert_eq!(cluster.lock().clients, [(1, [(0, 7)].into())]);
+
+    cluster.lock().partitions_n = 2;
+    assert_eq!(
+        go_on(&mut reader, &cluster, Duration::from_secs(12)).await,
+        1
+    );
+    assert_eq!(cluster.lock().clients, [(1, [(0, 7), (1, 0)].into())]);
+
+    cluster.lock().partitions_n = 200;
+    let found_n = go_on(&mut reader, &cluster, Duration::from_secs(12)).await;
+    assert_eq!(found_n, 198);
+    let cluster = cluster.lock();
+    assert_eq!((cluster.clients.len(), cluster.closed_n), (2, 1));
+    let (shares_n, reads) = cluster.clients.last().unwrap();
+    assert_eq!((*shares_n, reads.len()), (200, 200));
+    let from = (reads.get(&0), reads.get(&1), reads.get(&199));
+    assert_eq!(from, (Some(&7), Some(&0), Some(&0)), "where it stood");
 }
 
 /// A partition of others says nothing of one that is silent: it must become idle beside one that always has
