@@ -417,6 +417,8 @@ async fn kf_k10_a_broker_that_is_away_is_trouble_and_no_failure() {
         .unwrap();
 
     assert_eq!(said.rows, ["b"]);
+    // Attack 32: what was known of it is older than the row.
+    assert!(said.nothing_new.is_empty(), "T2: {said:?}");
     let began = std::time::Instant::now();
     while reader.health().lag_records != Some(0) {
         reader.next().await.unwrap();

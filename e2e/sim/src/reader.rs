@@ -144,8 +144,8 @@ struct OpenKafka {
     id: u64,
     /// Offset up to which each split is taken.
     at: BTreeMap<SplitId, i64>,
-    /// Since when a split has nothing.
-    nothing_since_ms: BTreeMap<SplitId, u64>,
+    /// Since when a split has nothing, and when it was said last.
+    nothing_ms: BTreeMap<SplitId, (u64, u64)>,
 }
 
 fn position(progress: &SplitProgress) -> i64 {
@@ -183,7 +183,7 @@ impl KafkaSource {
             reader,
             id,
             at,
-            nothing_since_ms: BTreeMap::new(),
+            nothing_ms: BTreeMap::new(),
         });
     }
 
@@ -196,10 +196,15 @@ impl KafkaSource {
             SourceEvent::NothingNew(split) => {
                 let offset = open.at.get(split).copied().unwrap_or(-1);
                 self.kafka.check_nothing(open.id, split, offset);
-                let since_ms = open.nothing_since_ms.entry(split.clone());
-                let silent_ms = now_ms - *since_ms.or_insert(now_ms);
-                if self.idle_timeout_ms.is_some_and(|it| silent_ms >= it) {
-                    self.kafka.on_silence(split, offset);
+                if let Some(timeout_ms) = self.idle_timeout_ms {
+                    // Where nothing was said for so long, nobody knows.
+                    let known = open.nothing_ms.get(split).copied();
+                    let known = known.filter(|(_, last_ms)| now_ms - last_ms <= timeout_ms);
+                    let since_ms = known.map_or(now_ms, |(since_ms, _)| since_ms);
+                    open.nothing_ms.insert(split.clone(), (since_ms, now_ms));
+                    if now_ms - since_ms >= timeout_ms {
+                        self.kafka.on_silence(split, offset);
+                    }
                 }
             }
             SourceEvent::Discovered(state) => {
@@ -221,7 +226,7 @@ impl KafkaSource {
         };
         let to = position(&batch.progress);
         let from = open.at.insert(batch.split.clone(), to).unwrap_or(to);
-        open.nothing_since_ms.remove(&batch.split);
+        open.nothing_ms.remove(&batch.split);
         self.kafka.on_taken(&batch.split, from);
     }
 }

@@ -102,8 +102,13 @@ impl Lanes {
 struct Split {
     state: SplitState,
     idle: bool,
-    nothing_since_ms: Option<u64>,
+    /// Since when, and until when so far, it had nothing whenever it was asked.
+    nothing_ms: Option<(u64, u64)>,
 }
+
+/// A split that has nothing is said so several times a second. Between two such words that are further apart,
+/// or further than `idleTimeout`, nobody asked, or nobody answered (T2).
+const WORDS_APART_MAX_MS: u64 = 2_000;
 
 /// Splits of one reader and their watermarks.
 #[derive(Debug)]
@@ -179,7 +184,7 @@ impl SplitTracker {
         self.splits.push(Split {
             state,
             idle: false,
-            nothing_since_ms: None,
+            nothing_ms: None,
         });
     }
 
@@ -209,7 +214,7 @@ impl SplitTracker {
             .get(split)
             .and_then(|idx| self.splits.get_mut(*idx))
         {
-            split.nothing_since_ms = None;
+            split.nothing_ms = None;
             if std::mem::take(&mut split.idle) {
                 self.idle_returns += 1;
             }
@@ -232,7 +237,7 @@ impl SplitTracker {
             return;
         };
         split.state.progress = progress;
-        split.nothing_since_ms = None;
+        split.nothing_ms = None;
         if std::mem::take(&mut split.idle) {
             self.idle_returns += 1;
         }
@@ -261,6 +266,7 @@ impl SplitTracker {
     /// A split was asked and had nothing.
     pub fn on_nothing_new(&mut self, split: &SplitId, now_ms: u64) {
         let timeout_ms = self.idle_timeout_ms;
+        let apart_max_ms = timeout_ms.map_or(WORDS_APART_MAX_MS, |it| it.min(WORDS_APART_MAX_MS));
         let Some(split) = self
             .by_id
             .get(split)
@@ -268,7 +274,10 @@ impl SplitTracker {
         else {
             return;
         };
-        let since_ms = *split.nothing_since_ms.get_or_insert(now_ms);
+        let known = split.nothing_ms;
+        let known = known.filter(|(_, until_ms)| now_ms.saturating_sub(*until_ms) <= apart_max_ms);
+        let since_ms = known.map_or(now_ms, |(since_ms, _)| since_ms);
+        split.nothing_ms = Some((since_ms, now_ms));
         if timeout_ms.is_some_and(|timeout_ms| now_ms.saturating_sub(since_ms) >= timeout_ms) {
             split.idle = true;
         }
@@ -308,7 +317,8 @@ impl SplitTracker {
         let split = open
             .filter(|split| split.state.progress != SplitProgress::End && !split.idle)
             .min_by_key(|split| split.state.watermark)?;
-        let silent_since_ms = split.nothing_since_ms.filter(|_| !self.bounded);
+        let silent_since_ms = split.nothing_ms.filter(|_| !self.bounded);
+        let silent_since_ms = silent_since_ms.map(|(since_ms, _)| since_ms);
         let until = match (silent_since_ms, self.idle_timeout_ms) {
             (None, _) => Until::ItsRows,
             (Some(_), None) => Until::SomethingComes,

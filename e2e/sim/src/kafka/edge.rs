@@ -60,13 +60,14 @@ impl Edge for SimEdge {
         Ok(SimAsker(self.kafka.clone()))
     }
 
-    fn consumer(&self, _partitions_n: usize) -> Result<SimConsumer, Error> {
+    fn consumer(&self, partitions_n: usize) -> Result<SimConsumer, Error> {
         let client = Client::new(self.epoch, self.subtask);
         let ear = Arc::clone(&client.ear);
         self.kafka.lock().clients.insert(self.id, client);
         Ok(SimConsumer {
             kafka: self.kafka.clone(),
             id: self.id,
+            partitions_n,
             ear,
         })
     }
@@ -130,6 +131,8 @@ impl Ask for SimAsker {
 pub struct SimConsumer {
     kafka: Kafka,
     id: u64,
+    /// How many it was made for.
+    partitions_n: usize,
     ear: Arc<Ear>,
 }
 
@@ -152,6 +155,11 @@ impl Consume for SimConsumer {
                 client
                     .fetches
                     .insert(name.clone(), Fetch::new(start.offset));
+                let (n, for_n) = (client.fetches.len(), self.partitions_n);
+                assert!(
+                    n <= 2 * for_n,
+                    "a client for {for_n} partitions reads {n} (B1)"
+                );
             }
             queues.push(SimQueue {
                 kafka: self.kafka.clone(),

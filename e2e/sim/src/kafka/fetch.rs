@@ -3,7 +3,7 @@
 //! Owns: how far each partition is fetched, what the last answer said of its end, and what the client has
 //! to tell. Decides nothing about rows.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use streamforge_connectors::kafka::client::Ear;
@@ -25,6 +25,9 @@ const ANSWER_MAX: u64 = 6;
 
 /// Time between two statistics: 250 ms by the clock of clients.
 const STATISTICS_EVERY_MS: u64 = 12;
+
+/// Where partitions are, and of which that is no older than the last return of their leader.
+type Told = (Places, BTreeSet<Name>);
 
 /// Statistics that wait to be served.
 const PENDING_MAX: usize = 100;
@@ -60,6 +63,8 @@ pub struct Fetch {
     /// What was fetched and not taken.
     pub queue: VecDeque<Result<Fetched, Instead>>,
     known: Known,
+    answers_n: u64,
+    answered_ms: u64,
     due_ms: u64,
     is_stuck: bool,
 }
@@ -71,6 +76,8 @@ impl Fetch {
             at,
             queue: VecDeque::new(),
             known: Known::NOTHING,
+            answers_n: 0,
+            answered_ms: 0,
             due_ms: 0,
             is_stuck: false,
         }
@@ -86,6 +93,8 @@ impl Fetch {
         if it.is_away(now_ms) {
             return 0;
         }
+        self.answers_n += 1;
+        self.answered_ms = now_ms;
         let (high, stable) = (it.end(), it.stable());
         if self.at < it.low || self.at > high {
             self.is_stuck = true;
@@ -131,9 +140,9 @@ pub struct Client {
     pub fetches: BTreeMap<Name, Fetch>,
     /// Where it tells the rest.
     pub ear: Arc<Ear>,
-    pending: VecDeque<Places>,
+    pending: VecDeque<Told>,
     /// What was told last.
-    told: Places,
+    told: Told,
     due_ms: u64,
 }
 
@@ -146,7 +155,7 @@ impl Client {
             fetches: BTreeMap::new(),
             ear: Arc::default(),
             pending: VecDeque::new(),
-            told: Places::new(),
+            told: Told::default(),
             due_ms: 0,
         }
     }
@@ -166,8 +175,13 @@ impl Client {
         }
         if now_ms >= self.due_ms {
             self.due_ms = now_ms + STATISTICS_EVERY_MS;
+            let mut fresh = BTreeSet::new();
             let places = self.fetches.iter().filter_map(|(name, fetch)| {
                 let partition = partitions.get(name)?;
+                let (returns_n, returned_ms) = partition.returned(now_ms);
+                if fetch.answered_ms >= returned_ms {
+                    fresh.insert(name.clone());
+                }
                 let place = Place {
                     told_end: fetch.known.told_end,
                     stable: fetch.known.stable,
@@ -175,10 +189,14 @@ impl Client {
                     low: partition.low,
                     leader_answers: partition.answers(now_ms),
                     leader_is_silent: !partition.answers(now_ms),
+                    connection: (name.1, returns_n),
+                    // The next one is under way.
+                    fetches_n: fetch.answers_n + 1,
                 };
                 Some((name.clone(), place))
             });
-            self.pending.push_back(places.collect());
+            let places: Places = places.collect();
+            self.pending.push_back((places, fresh));
             if self.pending.len() > PENDING_MAX {
                 self.pending.pop_front();
             }
@@ -192,8 +210,8 @@ impl Client {
             return;
         }
         if let Some(places) = self.pending.pop_front() {
-            self.told.clone_from(&places);
-            self.ear.tell_places(places);
+            self.ear.tell_places(places.0.clone());
+            self.told = places;
         }
     }
 
@@ -203,11 +221,13 @@ impl Client {
     }
 
     /// T2: whether the newest statistics that were served say that all up to this offset was fetched, that
-    /// nothing is behind it, open transactions included, and that the leader answers.
+    /// nothing is behind it, open transactions included, that the leader answers, and that it said so since it
+    /// was away last.
     pub fn was_told_end(&self, name: &Name, offset: i64) -> bool {
-        self.told.get(name).is_some_and(|place| {
+        let (places, fresh) = &self.told;
+        places.get(name).is_some_and(|place| {
             let ends = [place.told_end, place.stable, place.high];
-            place.leader_answers && ends.iter().all(|end| *end == offset)
+            place.leader_answers && fresh.contains(name) && ends.iter().all(|end| *end == offset)
         })
     }
 }

@@ -21,6 +21,8 @@ pub struct Partition {
     pub silent_until_ms: u64,
     /// Since when its leader is away, and until when.
     away: Option<(u64, u64)>,
+    /// Times that it came back before that, and when it did last.
+    returned: (u64, u64),
 }
 
 impl Partition {
@@ -32,6 +34,7 @@ impl Partition {
             written_n: 0,
             silent_until_ms: 0,
             away: None,
+            returned: (0, 0),
         }
     }
 
@@ -53,6 +56,7 @@ impl Partition {
 
     /// Its leader goes away.
     pub fn leave(&mut self, now_ms: u64, until_ms: u64) {
+        self.returned = self.returned(now_ms);
         let since_ms = self.away.filter(|_| self.is_away(now_ms));
         let since_ms = since_ms.map_or(now_ms, |(since_ms, _)| since_ms);
         self.away = Some((since_ms, until_ms));
@@ -61,6 +65,15 @@ impl Partition {
     /// Whether nobody answers for it.
     pub fn is_away(&self, now_ms: u64) -> bool {
         self.away.is_some_and(|(_, until_ms)| now_ms < until_ms)
+    }
+
+    /// How often its leader came back, and when it did last.
+    pub fn returned(&self, now_ms: u64) -> (u64, u64) {
+        let (times, _) = self.returned;
+        match self.away {
+            Some((_, until_ms)) if until_ms <= now_ms => (times + 1, until_ms),
+            _ => self.returned,
+        }
     }
 
     /// Whether clients believe that its leader answers.

@@ -1,7 +1,7 @@
 //! Which rows may be late although they are in order.
 //!
-//! Owns: T2 as it looks from outside. A partition that was silent for `idleTimeout`, or that nobody knew
-//! yet, does not hold the watermark; what it says next may be late, for a watermark that somebody had
+//! Owns: T2 as it looks from outside. A partition that was silent for `idleTimeout`, which was said of it all
+//! that time and no less often, or that nobody knew yet, does not hold the watermark; what it says next may be late, for a watermark that somebody had
 //! reached by then and no later one: from its next row on it holds the watermark again.
 
 use std::collections::BTreeMap;

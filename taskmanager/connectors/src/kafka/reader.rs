@@ -51,6 +51,10 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// The same for one that has said so before.
 const LONG_PATIENCE: Duration = Duration::from_millis(20);
 
+/// How often it is said of a partition that it has nothing more, while others have: a task takes a pause of
+/// two seconds for one in which nobody asked (T2).
+const SAY_EVERY: Duration = Duration::from_millis(100);
+
 /// How often callbacks are served while records flow.
 const SERVE_EVERY: Duration = Duration::from_millis(20);
 
@@ -103,6 +107,10 @@ pub struct KafkaReader<E: Edge = Brokers> {
     /// Dropped before the consumer whose queues they are.
     splits: Vec<OpenSplit<QueueOf<E>>>,
     consumer: Option<Arc<E::Consumer>>,
+    /// Partitions of all readers of the source, as far as they are known.
+    partitions_n: usize,
+    /// What they were when the client was made, which holds so much of each unread.
+    shares_n: usize,
     /// What the client is made of; an older state of it at worst.
     credentials: u64,
     edge: E,
@@ -160,10 +168,12 @@ impl<E: Edge> KafkaReader<E> {
             credentials: edge.credentials(),
             questions: Questions::new(edge.clone(), spec.config.clone()),
             edge,
+            partitions_n: place.known.len(),
             spec,
             place,
             splits: Vec::new(),
             consumer: None,
+            shares_n: 0,
             unchecked: Vec::new(),
             unanswered: None,
             seen,
@@ -211,8 +221,9 @@ impl<E: Edge> KafkaReader<E> {
         let consumer = match &self.consumer {
             Some(consumer) => Arc::clone(consumer),
             None => {
-                let n = self.place.known.len().max(checked.len());
-                let consumer = Arc::new(self.edge.consumer(n)?);
+                let mine_n = checked.len() + self.unchecked.len();
+                self.shares_n = self.partitions_n.max(mine_n);
+                let consumer = Arc::new(self.edge.consumer(self.shares_n)?);
                 Arc::clone(self.consumer.insert(consumer))
             }
         };
@@ -296,6 +307,17 @@ impl<E: Edge> KafkaReader<E> {
             }
         }
         Ok(None)
+    }
+
+    /// Of which splits there is nothing, unless that was said within this time.
+    fn say_nothing(&mut self, pause: Duration) {
+        let now = self.edge.now();
+        for split in &mut self.splits {
+            if split.may_say_nothing(now, pause) {
+                self.said
+                    .push_back(SourceEvent::NothingNew(split.id.clone()));
+            }
+        }
     }
 
     fn read_split(&mut self, idx: usize) -> Result<Option<SourceEvent>, Error> {
@@ -476,6 +498,7 @@ impl<E: Edge> SourceReader for KafkaReader<E> {
         }
         if let Some(event) = self.read()? {
             self.was_quiet = false;
+            self.say_nothing(SAY_EVERY);
             return Ok(event);
         }
         if self.splits.is_empty() && self.unchecked.is_empty() && self.is_bounded() {
@@ -493,10 +516,7 @@ impl<E: Edge> SourceReader for KafkaReader<E> {
             return Ok(event);
         }
         // Not before the pause: what came meanwhile was just looked for.
-        for split in self.splits.iter().filter(|split| split.has_nothing_more()) {
-            self.said
-                .push_back(SourceEvent::NothingNew(split.id.clone()));
-        }
+        self.say_nothing(Duration::ZERO);
         self.was_quiet = true;
         Ok(SourceEvent::Quiet)
     }

@@ -5,7 +5,8 @@
 //! last stable offset and the high watermark are told together.
 //!
 //! Invariant T2: a partition is idle only when its fetch position has reached the last stable offset,
-//! that equals the high watermark, and its leader has answered lately.
+//! that equals the high watermark, and its leader has answered lately. These offsets outlive a connection:
+//! over a new one they count once a fetch was answered.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,6 +15,12 @@ use serde::Deserialize;
 /// A leader that answered within this time, in microseconds, is at hand. A fetch is answered at the
 /// latest after `fetch.wait.max.ms`.
 const ANSWERED_WITHIN_US: i64 = 3_000_000;
+
+/// The state of a partition that is among those a broker is asked for.
+const FETCHED: &str = "active";
+
+/// The kind of request by which records are asked for.
+const FETCH: &str = "Fetch";
 
 /// Where one partition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +39,10 @@ pub struct Place {
     /// Whether its leader is away, or was asked and has not answered lately. One of whom a reader with a full
     /// queue asks nothing neither answers nor is silent.
     pub leader_is_silent: bool,
+    /// Over which connection it is fetched: the broker, and how often that was connected to.
+    pub connection: (i32, u64),
+    /// Fetches that were sent to that broker. A client sends none before the one before is answered.
+    pub fetches_n: u64,
 }
 
 impl Place {
@@ -65,6 +76,11 @@ struct Broker {
     /// Requests without an answer.
     #[serde(default)]
     waitresp_cnt: i64,
+    #[serde(default)]
+    connects: u64,
+    /// Requests that were sent, by kind.
+    #[serde(default)]
+    req: HashMap<String, u64>,
 }
 
 impl Broker {
@@ -87,7 +103,11 @@ struct Topic {
 #[derive(Deserialize)]
 struct Partition {
     partition: i32,
+    /// Of whom it is fetched.
+    #[serde(default)]
+    broker: i32,
     leader: i32,
+    fetch_state: String,
     eof_offset: i64,
     lo_offset: i64,
     hi_offset: i64,
@@ -110,13 +130,20 @@ pub fn places(json: &[u8]) -> Option<Places> {
     let mut places = Places::new();
     for topic in statistics.topics.into_values() {
         for partition in topic.partitions.into_values() {
+            let mut brokers = statistics.brokers.values();
+            let broker = brokers.find(|broker| broker.nodeid == partition.broker);
             let place = Place {
                 told_end: partition.eof_offset,
                 stable: partition.ls_offset,
                 high: partition.hi_offset,
                 low: partition.lo_offset,
-                leader_answers: answering.contains(&partition.leader),
+                leader_answers: answering.contains(&partition.leader)
+                    && partition.fetch_state == FETCHED,
                 leader_is_silent: !at_hand.contains(&partition.leader),
+                connection: (partition.broker, broker.map_or(0, |it| it.connects)),
+                fetches_n: broker
+                    .and_then(|it| it.req.get(FETCH).copied())
+                    .unwrap_or(0),
             };
             places.insert((topic.topic.clone(), partition.partition), place);
         }
@@ -136,6 +163,8 @@ mod tests {
             low: 0,
             leader_answers: true,
             leader_is_silent: false,
+            connection: (1, 1),
+            fetches_n: 9,
         }
     }
 
@@ -175,17 +204,18 @@ mod tests {
     #[test]
     fn statistics_of_librdkafka_are_read() {
         let json = br#"{"name":"x","ts":1,"brokers":{
-            "a:1/1":{"name":"a:1/1","nodeid":1,"state":"UP","rxidle":20000},
+            "a:1/1":{"name":"a:1/1","nodeid":1,"state":"UP","rxidle":20000,"connects":3,"req":{"Fetch":8,"Metadata":5}},
             "b:1/2":{"name":"b:1/2","nodeid":2,"state":"UP","rxidle":9000000,"waitresp_cnt":1},
             "c:1/3":{"name":"c:1/3","nodeid":3,"state":"DOWN","rxidle":10},
             "d:1/4":{"name":"d:1/4","nodeid":4,"state":"UP","rxidle":9000000,"waitresp_cnt":0}},
           "topics":{"t":{"topic":"t","partitions":{
-            "0":{"partition":0,"leader":1,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
-            "1":{"partition":1,"leader":2,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
-            "2":{"partition":2,"leader":3,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
-            "3":{"partition":3,"leader":4,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
-            "4":{"partition":4,"leader":-1,"eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
-            "-1":{"partition":-1,"leader":-1,"eof_offset":-1001,"lo_offset":-1001,"hi_offset":-1001,"ls_offset":-1001}}}}}"#;
+            "0":{"partition":0,"broker":1,"leader":1,"fetch_state":"active","eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "1":{"partition":1,"broker":2,"leader":2,"fetch_state":"active","eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "2":{"partition":2,"broker":3,"leader":3,"fetch_state":"active","eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "3":{"partition":3,"broker":4,"leader":4,"fetch_state":"active","eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "4":{"partition":4,"broker":-1,"leader":-1,"fetch_state":"active","eof_offset":5,"lo_offset":1,"hi_offset":7,"ls_offset":5},
+            "5":{"partition":5,"broker":1,"leader":1,"fetch_state":"validate-epoch-wait","eof_offset":5,"lo_offset":1,"hi_offset":5,"ls_offset":5},
+            "-1":{"partition":-1,"broker":-1,"leader":-1,"fetch_state":"none","eof_offset":-1001,"lo_offset":-1001,"hi_offset":-1001,"ls_offset":-1001}}}}}"#;
 
         let places = places(json).unwrap();
 
@@ -194,7 +224,8 @@ mod tests {
             (first.told_end, first.stable, first.high, first.low),
             (5, 5, 7, 1)
         );
-        let leaders = (0..5).map(|p| places.get(&("t".to_owned(), p)).unwrap());
+        assert_eq!((first.connection, first.fetches_n), ((1, 3), 8));
+        let leaders = (0..6).map(|p| places.get(&("t".to_owned(), p)).unwrap());
         let leaders: Vec<(bool, bool)> = leaders
             .map(|it| (it.leader_answers, it.leader_is_silent))
             .collect();
@@ -203,6 +234,7 @@ mod tests {
         assert_eq!(leaders[2], (false, true), "down");
         assert_eq!(leaders[3], (false, false), "long not asked");
         assert_eq!(leaders[4], (false, true), "there is none");
+        assert_eq!(leaders[5], (false, false), "asked of nobody yet");
         assert!(super::places(b"{").is_none());
     }
 }

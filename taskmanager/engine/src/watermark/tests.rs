@@ -48,6 +48,48 @@ fn two_partitions_and_an_idle_one_kf_v8() {
     assert_eq!(tracker.idle_returns(), 1);
 }
 
+/// Attack 32: the leader is away, or the reader paused, for longer than `idleTimeout`. What it says first
+/// afterwards is one word and no silence of a minute.
+#[test]
+fn attack_32_time_in_which_nobody_was_told_that_there_is_nothing_makes_no_split_idle_t2() {
+    let mut tracker = SplitTracker::new(Some((0, Some(60_000))), false);
+    tracker.add(split("ahead", Watermark::NONE));
+    tracker.add(split("away", Watermark::NONE));
+    rows(&mut tracker, "ahead", 100);
+    rows(&mut tracker, "away", 40);
+    let away = SplitId("away".to_owned());
+    let words = |tracker: &mut SplitTracker, from_ms: u64, to_ms: u64| {
+        for now_ms in (from_ms..=to_ms).step_by(250) {
+            tracker.on_nothing_new(&away, now_ms);
+        }
+    };
+
+    words(&mut tracker, 0, 59_000);
+    words(&mut tracker, 130_000, 189_750);
+    let held = Promise::Watermark(Watermark(40));
+    assert_eq!(tracker.promise(), held, "not yet for a minute");
+
+    words(&mut tracker, 190_000, 190_000);
+    assert_eq!(tracker.promise(), Promise::Watermark(Watermark(100)));
+}
+
+#[test]
+fn attack_32_words_further_apart_than_a_short_timeout_make_no_split_idle_t2() {
+    let mut tracker = SplitTracker::new(Some((0, Some(200))), false);
+    tracker.add(split("ahead", Watermark(100)));
+    tracker.add(split("away", Watermark(40)));
+    let away = SplitId("away".to_owned());
+
+    for now_ms in [0, 201, 402] {
+        tracker.on_nothing_new(&away, now_ms);
+        assert_eq!(tracker.promise(), Promise::Watermark(Watermark(40)));
+    }
+    for now_ms in [502, 602] {
+        tracker.on_nothing_new(&away, now_ms);
+    }
+    assert_eq!(tracker.promise(), Promise::Watermark(Watermark(100)));
+}
+
 #[test]
 fn holder_of_the_watermark_says_for_how_long() {
     let id = SplitId("p0".to_owned());

@@ -1,9 +1,9 @@
 //! What a reader does about what brokers said.
 //!
 //! Owns: answers to its questions (which splits are read on, which are new, and what is no longer what it was,
-//! KF-K1), and another client when the secret that the present one was made of
-//! was replaced. Brokers ask for credentials when a connection begins, and one that breaks may find those of
-//! yesterday refused. The reader then goes on where it stands, as after a restore.
+//! KF-K1), and another client when the secret that the present one was made of was replaced, or when there are
+//! many more partitions than it was made for. Brokers ask for credentials when a connection begins, and one that
+//! breaks may find those of yesterday refused. The reader then goes on where it stands, as after a restore.
 
 use streamforge_engine::error::Error;
 use streamforge_engine::source::SourceEvent;
@@ -71,6 +71,13 @@ impl<E: Edge> KafkaReader<E> {
             "kafka source takes replaced credentials"
         );
         self.credentials = now;
+        self.renew();
+        self.questions = Questions::new(self.edge.clone(), self.spec.config.clone());
+        true
+    }
+
+    /// Takes another client, which goes on where this one stands.
+    fn renew(&mut self) {
         // Their queues go before the client whose they are.
         let splits = self.splits.drain(..);
         let stand = splits.map(|split| (split.description.clone(), split.position));
@@ -78,8 +85,22 @@ impl<E: Edge> KafkaReader<E> {
         if let Some(consumer) = self.consumer.take() {
             self.edge.close(consumer);
         }
-        self.questions = Questions::new(self.edge.clone(), self.spec.config.clone());
-        true
+    }
+
+    /// Takes another client, if the present one was made for less than half as many partitions: how much of
+    /// each it holds unread is fixed, and all of it together is to stay bounded (B1).
+    fn renew_if_outgrown(&mut self) {
+        if self.consumer.is_some() && self.partitions_n > self.shares_n.saturating_mul(2) {
+            let (node, shares_n, partitions_n) =
+                (&self.spec.node, self.shares_n, self.partitions_n);
+            tracing::info!(
+                node,
+                shares_n,
+                partitions_n,
+                "kafka source has outgrown its client and takes another"
+            );
+            self.renew();
+        }
     }
 
     /// KF-K1 while running: the client saw another identity of a topic it reads.
@@ -101,6 +122,9 @@ impl<E: Edge> KafkaReader<E> {
     /// begin: nothing of them was there before.
     fn discover(&mut self, partitions: Vec<Description>) {
         let parallelism = u64::from(self.place.parallelism.max(1));
+        // Those of others are found each time.
+        let partitions_n = self.seen.len() + partitions.len();
+        self.partitions_n = self.partitions_n.max(partitions_n);
         for description in partitions {
             let id = description.id();
             let owner = xxh3_64(id.0.as_bytes()) % parallelism;
@@ -112,5 +136,6 @@ impl<E: Edge> KafkaReader<E> {
                 self.unchecked.push((description, start));
             }
         }
+        self.renew_if_outgrown();
     }
 }

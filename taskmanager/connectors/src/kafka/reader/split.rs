@@ -35,6 +35,9 @@ pub struct Progress {
     awaits_drain: Option<Place>,
     /// As `place`, with the queue seen empty since.
     drained: Option<Place>,
+    /// Fetches that must have been sent before offsets count that may be older than the connection (T2): one
+    /// over it, and the next, which is sent when that is answered.
+    counts_from: u64,
     silent_since: Option<Instant>,
     /// What came instead of records last.
     error: Option<String>,
@@ -52,6 +55,7 @@ impl Progress {
             place: None,
             awaits_drain: None,
             drained: None,
+            counts_from: 0,
             silent_since: None,
             error: None,
             is_out_of_range: false,
@@ -96,8 +100,12 @@ impl Progress {
         if place.has_nothing_more() {
             self.error = None;
         }
-        self.place = Some(place);
+        let known = self.place.replace(place);
         self.awaits_drain = Some(place);
+        let is_another = known.is_some_and(|known| known.connection != place.connection);
+        if is_another || !place.leader_answers {
+            self.counts_from = place.fetches_n + 2;
+        }
         if !place.leader_answers {
             self.drained = None;
         }
@@ -116,8 +124,12 @@ impl Progress {
     /// T2: asked, and told that there is nothing. What was told before the newest record came says
     /// nothing of those behind it.
     pub fn has_nothing_more(&self) -> bool {
-        let drained = self.drained.as_ref();
-        drained.is_some_and(|place| place.has_nothing_more() && place.told_end >= self.position)
+        let newest = self.drained.filter(|_| self.awaits_drain.is_none());
+        newest.is_some_and(|place| {
+            place.fetches_n >= self.counts_from
+                && place.has_nothing_more()
+                && place.told_end >= self.position
+        })
     }
 
     /// Records between the position and the high watermark; `None`: not known.
@@ -169,6 +181,8 @@ pub struct OpenSplit<Q> {
     pub queue: Q,
     /// The position that was told to the group last.
     pub told: i64,
+    /// When it was said last that it has nothing more.
+    nothing_said: Option<Instant>,
     progress: Progress,
 }
 
@@ -196,6 +210,7 @@ impl<Q> OpenSplit<Q> {
             description,
             queue,
             told: -1,
+            nothing_said: None,
         }
     }
 
@@ -205,6 +220,16 @@ impl<Q> OpenSplit<Q> {
         if let Some(place) = places.get(&key) {
             self.progress.on_place(*place, now);
         }
+    }
+
+    /// Whether it has nothing more and that was not said in so long; then it counts as said.
+    pub fn may_say_nothing(&mut self, now: Instant, pause: Duration) -> bool {
+        let since = self.nothing_said.map(|said| now.duration_since(said));
+        let says = self.progress.has_nothing_more() && since.is_none_or(|since| since >= pause);
+        if says {
+            self.nothing_said = Some(now);
+        }
+        says
     }
 
     /// Whether its position is not what the group was told.

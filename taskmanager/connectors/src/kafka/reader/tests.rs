@@ -6,6 +6,8 @@ use super::split::Progress;
 use super::trouble::Trouble;
 use crate::kafka::statistics::Place;
 
+mod played;
+
 fn place(told_end: i64, stable: i64, high: i64) -> Place {
     Place {
         told_end,
@@ -14,6 +16,8 @@ fn place(told_end: i64, stable: i64, high: i64) -> Place {
         low: 0,
         leader_answers: true,
         leader_is_silent: false,
+        connection: (1, 1),
+        fetches_n: 9,
     }
 }
 
@@ -122,6 +126,64 @@ fn attack_32_a_silent_leader_is_told_and_holds_the_watermark_t2() {
     progress.on_place(place(5, 5, 5), began);
     progress.on_drained();
     assert_eq!(progress.trouble(&id, began + Duration::from_secs(9)), None);
+}
+
+/// Attack 32: the leader is back, or another one leads; what is known of the partition is older, and whatever
+/// the broker answered was no fetch. One of those that are counted may be of the connection before.
+#[test]
+fn attack_32_offsets_of_an_earlier_connection_make_nothing_idle_t2() {
+    for connection in [(1, 2), (2, 1)] {
+        let mut progress = Progress::new(5, None);
+        let mut is_told = |place: Place| {
+            progress.on_place(place, Instant::now());
+            progress.on_drained();
+            progress.has_nothing_more()
+        };
+        assert!(is_told(place(5, 5, 5)));
+        let back = |fetches_n| Place {
+            connection,
+            fetches_n,
+            ..place(5, 5, 5)
+        };
+
+        assert!(!is_told(back(20)), "connected");
+        assert!(!is_told(back(21)), "asked");
+        assert!(is_told(back(22)), "asked again, so it was answered");
+    }
+}
+
+/// The same where the connection lasted, and nothing came over it for seconds.
+#[test]
+fn attack_32_a_leader_that_was_silent_must_answer_a_fetch_first_t2() {
+    let mut progress = Progress::new(5, None);
+    let mut is_told = |leader_answers: bool, fetches_n: u64| {
+        let place = Place {
+            leader_answers,
+            fetches_n,
+            ..place(5, 5, 5)
+        };
+        progress.on_place(place, Instant::now());
+        progress.on_drained();
+        progress.has_nothing_more()
+    };
+    assert!(is_told(true, 9));
+    assert!(!is_told(false, 9));
+
+    assert!(!is_told(true, 9), "it answered something");
+    assert!(!is_told(true, 10));
+    assert!(is_told(true, 11));
+}
+
+/// What was told while the queue was not looked into says less than what was told before.
+#[test]
+fn newest_statistics_count_once_the_queue_was_seen_empty_t2() {
+    let mut progress = Progress::new(5, None);
+    progress.on_place(place(5, 5, 5), Instant::now());
+    progress.on_drained();
+    assert!(progress.has_nothing_more());
+
+    progress.on_place(place(5, 5, 5), Instant::now());
+    assert!(!progress.has_nothing_more());
 }
 
 #[test]
