@@ -9,6 +9,8 @@ mod hand_over;
 mod outbox;
 mod panics;
 mod publishing;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
