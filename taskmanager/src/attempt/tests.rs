@@ -108,3 +108,50 @@ async fn attempt_ends_while_rows_wait_for_the_pace_of_their_sink() {
     let written_n = 1 + std::iter::from_fn(|| told.try_recv().ok()).sum::<usize>();
     assert!(written_n < BATCH as usize, "{written_n}");
 }
+
+/// Leads every channel to somebody who is gone.
+fn cut(attempt: &mut Attempt) {
+    let gone = Arc::new(Inbox::new(1));
+    gone.cancel();
+    let routes = attempt.shells.iter_mut();
+    let routes = routes.flat_map(|it| it.routes.values_mut());
+    for outlet in routes.flat_map(|route| route.values_mut()) {
+        *outlet = Outlet::Local(Arc::clone(&gone), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn task_whose_channel_is_over_does_not_end_without_a_word_b2() {
+    let (mut attempt, dealt, mut said) = loaded().await;
+    cut(&mut attempt);
+    attempt.start(dealt);
+
+    let failed = async {
+        loop {
+            match said.recv().await {
+                Some((_, Event::Failed { task, cause, retry })) => break (task, cause, retry),
+                Some(_) => {}
+                None => panic!("it lives"),
+            }
+        }
+    };
+    let failed = tokio::time::timeout(LONG, failed).await;
+
+    let (task, cause, retry) = failed.expect("it is told");
+    assert!(task.is_some() && retry, "{cause}");
+    assert!(cause.contains("the channel is over"), "{cause}");
+    attempt.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn task_whose_channel_was_ended_with_the_attempt_says_nothing() {
+    let (mut attempt, dealt, mut said) = loaded().await;
+    cut(&mut attempt);
+    attempt.start(dealt);
+
+    attempt.end().await;
+
+    while let Some((_, event)) = said.recv().await {
+        assert!(!matches!(event, Event::Failed { .. }), "{event:?}");
+    }
+}
