@@ -103,7 +103,8 @@ pub trait Publisher: Send + Sync {
         Ok(())
     }
 
-    /// What a take-over waits for, in words, for people.
+    /// What a take-over or a discard waits for, in words, for people. After a failure: it is tried again, or
+    /// none, and the attempt fails.
     fn trouble(&self) -> Option<String> {
         None
     }
