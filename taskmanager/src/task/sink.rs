@@ -189,8 +189,8 @@ mod tests {
             },
             writer: Box::new(Counting(Arc::clone(&written))),
             is_open: true,
-            rate_limit: Some(1_000),
-            pace: Some(Pace::share(1_000, 1)),
+            rate_limit: None,
+            pace: None,
             waits_for: Some(Arc::clone(&sight)),
         };
         let clock = Clock::start();
