@@ -9,6 +9,8 @@ mod hand_over;
 mod outbox;
 mod panics;
 mod publishing;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -304,9 +306,15 @@ impl Attempt {
 
     /// Goes on for a coordinator of this generation.
     pub fn adopt(&self, generation: Generation) {
-        let (again, events) = (self.outbox.adopt(generation), self.events.clone());
+        self.say(self.outbox.adopt(generation));
+    }
+
+    /// Says this to the coordinator, in order, without waiting.
+    fn say(&self, said: impl IntoIterator<Item = Event>) {
+        let said: Vec<Event> = said.into_iter().collect();
+        let events = self.events.clone();
         tokio::spawn(async move {
-            for event in again {
+            for event in said {
                 let _ = events.send(event).await;
             }
         });

@@ -40,6 +40,10 @@ const QUIET: Duration = Duration::from_millis(5);
 /// How long a reader without rows is left alone before it is asked again.
 const READER_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a task whose channel is over waits to be cancelled before it says so itself: the channel's own
+/// report comes first, and names both ends.
+const CUT_OFF_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How often a busy task says how it does.
 const PROGRESS_EVERY_MS: u64 = 100;
 
@@ -430,7 +434,7 @@ impl TaskShell {
 
     fn perform_one(&mut self, effect: Effect) -> Result<Flow, Error> {
         match effect {
-            Effect::Send { edge, to, element } => return Ok(self.send(edge, to, element)),
+            Effect::Send { edge, to, element } => return self.send(edge, to, element),
             Effect::Answer {
                 channel: Channel { edge, sender },
                 watermark,
@@ -479,15 +483,30 @@ impl TaskShell {
         }
     }
 
-    fn send(&self, edge: usize, to: SubtaskIdx, element: Element) -> Flow {
+    fn send(&self, edge: usize, to: SubtaskIdx, element: Element) -> Result<Flow, Error> {
         let since_us = self.clock.now_us();
         let flow = match self.routes.get(&edge).and_then(|route| route.get(&to)) {
             Some(outlet) if outlet.push(element) => Flow::GoOn,
-            _ => Flow::Over,
+            _ => return self.cut_off(edge, to),
         };
         let blocked_us = self.clock.now_us() - since_us;
         self.progress.on_blocked(blocked_us);
-        flow
+        Ok(flow)
+    }
+
+    /// A channel that is over ends this task. Who ended it on purpose cancels the task, and so does the
+    /// coordinator when it hears of a break; if nobody does this task must not be gone without a word.
+    fn cut_off(&self, edge: usize, to: SubtaskIdx) -> Result<Flow, Error> {
+        let cancelled = self.inbox.cancelled();
+        let cancelled = async { tokio::time::timeout(CUT_OFF_PATIENCE, cancelled).await };
+        match self.runtime.block_on(cancelled) {
+            Ok(()) => Ok(Flow::Over),
+            Err(_) => Err(Error::Connector {
+                action: format!("send to subtask {} over edge {edge}", to.0),
+                retry: true,
+                source: "the channel is over".into(),
+            }),
+        }
     }
 
     /// Closes every sink's interval and hands all to the uploader.

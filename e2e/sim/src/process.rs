@@ -179,8 +179,8 @@ impl Process {
                 Decision::Send(to, stamp, command) => {
                     self.commands.push_back((to, stamp, command));
                 }
-                // A task manager of a simulation leaves when it is killed.
-                Decision::Release(_) => {}
+                // A task manager of a simulation leaves when it is killed, and none is silent for too long.
+                Decision::Release(_) | Decision::Disconnect(_) => {}
                 Decision::Report(report) => self.reports.note(&report),
                 Decision::End(outcome) => self.outcome = Some(outcome),
             }

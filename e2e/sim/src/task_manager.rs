@@ -199,14 +199,18 @@ impl TaskManager {
                 begun_by: stamp.generation,
             }),
             Command::Abort { id } => current.tell_all(&Control::Abort(id)),
-            Command::Withdraw => current.withdraw(),
+            Command::Withdraw => {
+                let outcome = current.withdraw();
+                self.say(outcome);
+            }
             Command::Receive(manifest) => {
                 let outcome = current.receive(&self.store, &outside.book, *manifest);
                 self.say(outcome);
             }
             Command::Committed { id } => {
                 current.staged.on_committed(id);
-                current.on_committed(id);
+                let outcome = current.on_committed(id);
+                self.say(outcome);
             }
             Command::Publish { manifest, slots } => {
                 current.staged.on_committed(manifest);

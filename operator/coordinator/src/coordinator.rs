@@ -281,6 +281,7 @@ impl Coordinator {
             self.members.remove(&silent);
             let cause = format!("it has said nothing for {silence_ms_max} ms");
             self.on_task_manager_lost(&silent, &cause);
+            self.out.push(Decision::Disconnect(silent));
         }
         if self
             .adopt_until_ms

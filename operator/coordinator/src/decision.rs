@@ -21,6 +21,8 @@ pub enum Decision {
     Send(TaskManagerId, Stamp, Command),
     /// This task manager asked to end, and may: nothing depends on it any more.
     Release(TaskManagerId),
+    /// This task manager counts as lost, and may live: end its session, so that it registers anew.
+    Disconnect(TaskManagerId),
     /// Tell people; nothing depends on it.
     Report(Report),
     /// It is over: nothing will be decided any more.

@@ -310,6 +310,9 @@ impl<T: TaskManagers> Host<T> {
                         }
                     }
                     Decision::Release(task_manager) => self.task_managers.release(&task_manager),
+                    Decision::Disconnect(task_manager) => {
+                        self.task_managers.disconnect(&task_manager);
+                    }
                     Decision::Report(report) => self.report(report),
                     Decision::End(outcome) => ended = Some(outcome),
                 }

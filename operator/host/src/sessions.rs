@@ -224,10 +224,28 @@ impl TaskManagers for Sessions {
         let message = v1::ToTaskManager {
             what: Some(What::Command(to_command(stamp, command))),
         };
-        link.out.try_send(message).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => lost("it does not take its commands"),
+        let sent = link.out.try_send(message);
+        drop(links);
+        sent.map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                self.disconnect(to);
+                lost("it does not take its commands")
+            }
             mpsc::error::TrySendError::Closed(_) => lost("its session broke"),
         })
+    }
+
+    /// A later session, that is not known of yet, keeps its place.
+    fn disconnect(&mut self, to: &TaskManagerId) {
+        let known = self.known.get(to);
+        let by_id = &mut self.shared.links().by_id;
+        if by_id
+            .get(to)
+            .is_some_and(|link| known == Some(&link.session))
+        {
+            // Its stream ends with the queue, and it is heard of as any loss.
+            by_id.remove(to);
+        }
     }
 
     async fn recv(&mut self) -> Option<News> {

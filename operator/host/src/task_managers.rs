@@ -50,7 +50,7 @@ pub trait TaskManagers: Send + 'static {
     /// Hands a command over, without waiting. Commands arrive in order or not at all.
     ///
     /// # Errors
-    /// When the connection is broken, and with it the session.
+    /// When the connection is broken, and with it the session: one that lives is ended.
     fn send(&mut self, to: &TaskManagerId, stamp: Stamp, command: Command) -> Result<(), Lost>;
 
     /// The next news; `None` when none will come any more. May be dropped and called again.
@@ -58,6 +58,9 @@ pub trait TaskManagers: Send + 'static {
 
     /// This one asked to end, and may.
     fn release(&mut self, _to: &TaskManagerId) {}
+
+    /// This one counts as lost: its session is ended, if it has one. When it lives it registers anew.
+    fn disconnect(&mut self, _to: &TaskManagerId) {}
 
     /// The job is over: whoever has a session, or asks for one, is told that nothing is left to do.
     async fn dismiss(&mut self, _reason: &str) {}

@@ -83,15 +83,23 @@ impl Outbox {
         self.state().unsettled.extend(subtasks);
     }
 
-    /// These are here to stay; a channel between them that broke meanwhile has ended the attempt.
-    pub fn settle(&self, subtasks: &BTreeSet<SubtaskIdx>) {
+    /// These are here to stay; a channel between them that broke meanwhile has ended the attempt. Returns
+    /// what must be said of that: whoever adopted it before heard that nothing had failed (F1).
+    #[must_use]
+    pub fn settle(&self, subtasks: &BTreeSet<SubtaskIdx>) -> Option<Event> {
         let mut state = self.state();
         state.unsettled.retain(|it| !subtasks.contains(it));
-        for (sender, receiver, cause) in std::mem::take(&mut state.broken) {
-            if subtasks.contains(&sender) && subtasks.contains(&receiver) {
-                state.failed.get_or_insert((None, cause, true));
-            }
-        }
+        let mut broken = std::mem::take(&mut state.broken).into_iter();
+        let stay = |(sender, receiver, _): &(SubtaskIdx, SubtaskIdx, String)| {
+            subtasks.contains(sender) && subtasks.contains(receiver)
+        };
+        let (sender, receiver, cause) = broken.find(stay)?;
+        state.failed.get_or_insert((None, cause.clone(), true));
+        Some(Event::ChannelBroke {
+            sender,
+            receiver,
+            cause,
+        })
     }
 
     /// Notes what must be known later; returns the stamp for the event.
@@ -141,13 +149,16 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn adopter_hears_once_more_what_its_predecessor_heard_last_f1() {
-        let stamp = |generation| Stamp {
+    fn stamp(generation: u64) -> Stamp {
+        Stamp {
             job: JobId("j".to_owned()),
             generation: Generation::from_stored(generation),
             epoch: Epoch::from_stored(4),
-        };
+        }
+    }
+
+    #[test]
+    fn adopter_hears_once_more_what_its_predecessor_heard_last_f1() {
         let outbox = Outbox::new(stamp(1));
         let task = TaskId {
             stage: StageIdx(0),
@@ -166,5 +177,39 @@ mod tests {
         let id = CheckpointId::from_stored(7);
         outbox.note(&Event::Received { task, id });
         assert_eq!(outbox.adopt(Generation::from_stored(3)), []);
+    }
+
+    fn broke(sender: u32, receiver: u32) -> Event {
+        Event::ChannelBroke {
+            sender: SubtaskIdx(sender),
+            receiver: SubtaskIdx(receiver),
+            cause: "it broke".to_owned(),
+        }
+    }
+
+    /// A coordinator that died heard of the break; its successor adopted an attempt that had not failed.
+    #[test]
+    fn break_of_a_channel_to_who_turns_out_to_stay_is_said_once_more_b2_f1() {
+        let outbox = Outbox::new(stamp(1));
+        outbox.unsettle([SubtaskIdx(1)]);
+        outbox.note(&broke(0, 1));
+        assert_eq!(outbox.adopt(Generation::from_stored(2)), []);
+        let both = BTreeSet::from([SubtaskIdx(0), SubtaskIdx(1)]);
+
+        assert_eq!(outbox.settle(&both), Some(broke(0, 1)));
+
+        assert_eq!(outbox.failed(), Some("it broke".to_owned()));
+        assert_eq!(outbox.settle(&both), None, "said");
+    }
+
+    #[test]
+    fn break_of_a_channel_to_who_did_not_join_ends_nothing_k3() {
+        let outbox = Outbox::new(stamp(1));
+        outbox.unsettle([SubtaskIdx(1)]);
+        outbox.note(&broke(0, 1));
+
+        assert_eq!(outbox.settle(&BTreeSet::from([SubtaskIdx(0)])), None);
+
+        assert_eq!(outbox.failed(), None);
     }
 }

@@ -28,6 +28,8 @@ pub type Staging = Pin<Box<dyn Future<Output = Result<Option<StagedInterval>, Er
 ///   sink, visible to nobody until published.
 /// * Names of staged things carry the id given when it was opened, or that of the last `stage` (C4).
 /// * An at-least-once sink answers `None` once all its rows are delivered.
+/// * A `write` that waits does so as a future: it is dropped when the attempt ends meanwhile, and nothing
+///   is asked of the writer after that.
 #[async_trait]
 pub trait SinkWriter: Send {
     /// Makes connections, before anything waits for them: the first row need not. What keeps it from
@@ -101,7 +103,8 @@ pub trait Publisher: Send + Sync {
         Ok(())
     }
 
-    /// What a take-over waits for, in words, for people.
+    /// What a take-over or a discard waits for, in words, for people. After a failure: it is tried again, or
+    /// none, and the attempt fails.
     fn trouble(&self) -> Option<String> {
         None
     }

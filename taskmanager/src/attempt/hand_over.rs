@@ -163,7 +163,13 @@ impl Attempt {
             joined.iter().for_each(|inbox| inbox.cancel());
             self.tell_all(&Control::Withdraw);
         }
-        self.outbox.settle(&self.deployment.subtasks());
+        self.settle();
+    }
+
+    /// Its subtasks are here to stay.
+    fn settle(&self) {
+        let broken = self.outbox.settle(&self.deployment.subtasks());
+        self.say(broken);
     }
 
     /// These subtasks are no more; returns their inboxes.
@@ -230,7 +236,7 @@ impl Attempt {
             let left = self.forget(&hand_over.leaving);
             self.left.extend(left);
             self.deployment = Arc::new(hand_over.deployment.clone());
-            self.outbox.settle(&self.deployment.subtasks());
+            self.settle();
         }
         self.publishing.retire_all_but(&self.deployment.subtasks());
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use streamforge_connectors::registry as connectors;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, SubtaskIdx};
 use streamforge_core::job_graph::OperatorKind;
@@ -168,10 +169,12 @@ pub(super) async fn open_publishers(
             continue; // others have restored; the slots of those that join are taken with them
         }
         if building.deployment.is_first(me) {
-            publisher.discard_unlisted(&listed).await?;
+            let discard = || publisher.discard_unlisted(&listed);
+            patiently(building.events, (&operator.uid, &*publisher), discard).await?;
         }
         let slots = SlotTakeOver::of(building.deployment, me, &operator.uid);
-        take_over(building, &*publisher, (&operator.uid, &slots)).await?;
+        let take_over = || publisher.take_over(&slots);
+        patiently(building.events, (&operator.uid, &*publisher), take_over).await?;
         for SlotTakeOver { slot, listed, .. } in slots {
             building.staged.inherit(slot, listed);
         }
@@ -180,27 +183,28 @@ pub(super) async fn open_publishers(
     Ok(publishers)
 }
 
-/// Takes slots over, however long their outside system is away; people are told of it.
-async fn take_over(
-    building: &Building<'_>,
-    publisher: &dyn Publisher,
-    (sink, slots): (&OperatorUid, &[SlotTakeOver]),
+/// Does what must be done before the first row, however long the sink's outside system is away; people are
+/// told of it. An attempt that failed over it would be begun anew, until no restart is left.
+async fn patiently<'a>(
+    events: &mpsc::Sender<Event>,
+    (sink, publisher): (&OperatorUid, &dyn Publisher),
+    begin: impl Fn() -> BoxFuture<'a, Result<(), Error>>,
 ) -> Result<(), Error> {
-    let mut taking = publisher.take_over(slots);
+    let mut trying = begin();
     loop {
-        let taken = tokio::time::timeout(TOLD_EVERY, &mut taking).await;
-        match (taken, publisher.trouble()) {
-            (Ok(Err(_)), Some(_)) => taking = publisher.take_over(slots),
-            (Ok(taken), _) => return taken,
+        let tried = tokio::time::timeout(TOLD_EVERY, &mut trying).await;
+        match (tried, publisher.trouble()) {
+            (Ok(Err(error)), Some(_)) => {
+                tracing::warn!(sink = sink.0, error = error.with_causes(), "sink waits");
+                trying = begin();
+            }
+            (Ok(tried), _) => return tried,
             (Err(_), Some(trouble)) => {
                 let progress = Progress {
                     held_back_by: BTreeMap::from([(sink.clone(), trouble)]),
                     ..Progress::default()
                 };
-                let _ = building
-                    .events
-                    .send(Event::Progress(Box::new(progress)))
-                    .await;
+                let _ = events.send(Event::Progress(Box::new(progress))).await;
             }
             (Err(_), None) => {}
         }
@@ -335,5 +339,50 @@ mod tests {
         }
         publishing.retire_all_but(&subtasks);
         assert_eq!(told.recv().await, Some(BTreeSet::from([slot(0)])));
+    }
+
+    /// Nobody answers it for a while, and what it does takes longer than people wait for a word.
+    struct Unreachable {
+        tries_left: StdMutex<u32>,
+    }
+
+    #[async_trait]
+    impl Publisher for Unreachable {
+        async fn publish(&self, _: &SlotId, _: &StagedInterval) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn trouble(&self) -> Option<String> {
+            let left = *self.tries_left.lock().expect("it does not panic");
+            (left > 0).then(|| "nobody answers".to_owned())
+        }
+
+        async fn retire_others(&self, _: &BTreeSet<SlotId>) {}
+
+        async fn discard_unlisted(&self, _: &[StagedInterval]) -> Result<(), Error> {
+            let mut left = self.tries_left.lock().expect("it does not panic");
+            *left -= 1;
+            Err(Error::Connector {
+                action: "list".to_owned(),
+                retry: true,
+                source: "no answer".into(),
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_outside_system_does_not_answer_is_tried_until_it_is_refused() {
+        let publisher = Unreachable {
+            tries_left: StdMutex::new(20),
+        };
+        let (events, _said) = mpsc::channel(8);
+        let sink = OperatorUid("out".to_owned());
+
+        let refused = patiently(&events, (&sink, &publisher), || {
+            publisher.discard_unlisted(&[])
+        });
+
+        assert!(refused.await.is_err(), "it has no trouble any more");
+        assert_eq!(*publisher.tries_left.lock().expect("it does not panic"), 0);
     }
 }

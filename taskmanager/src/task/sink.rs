@@ -1,18 +1,19 @@
 //! The sinks of a task.
 //!
 //! Owns: connecting them, and writing rows at their pace. What keeps a sink from taking rows and may pass,
-//! an outside system that is away or a head that cannot be read (F4), is waited for.
+//! an outside system that is away or a head that cannot be read (F4), is waited for. The end of the
+//! attempt ends every wait: the next one is not loaded before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use streamforge_core::ids::SlotId;
-use streamforge_engine::batch::StreamBatch;
+use streamforge_engine::batch::{BadRows, StreamBatch};
 use streamforge_engine::error::Error;
 use streamforge_engine::sink::SinkWriter;
 
 use super::{Flow, TaskShell};
-use crate::inbox::Next;
+use crate::clock::Clock;
 use crate::pace::Pace;
 use crate::sight::{self, HeadSight};
 
@@ -44,6 +45,27 @@ impl Writer {
         let trouble = self.writer.open().await?;
         self.is_open = trouble.is_none();
         Ok(trouble)
+    }
+
+    /// What its next rows wait for at least: the head (F4), or their pace.
+    fn pause(&mut self, now_us: u64) -> Option<Duration> {
+        if self.waits_for.as_ref().is_some_and(|it| it.is_lost()) {
+            return Some(sight::LOOK_EVERY);
+        }
+        self.pace.as_mut().and_then(|pace| pace.pause(now_us))
+    }
+
+    /// Writes rows when they may go.
+    async fn write(&mut self, rows: StreamBatch, clock: Clock) -> Result<BadRows, Error> {
+        while let Some(pause) = self.pause(clock.now_us()) {
+            tokio::time::sleep(pause).await;
+        }
+        let rows_n = rows.len() as u64;
+        let refused = self.writer.write(rows).await?;
+        if let Some(pace) = &mut self.pace {
+            pace.on_rows(rows_n);
+        }
+        Ok(refused)
     }
 }
 
@@ -90,30 +112,24 @@ impl TaskShell {
         let Some(writer) = self.writers.get_mut(&operator) else {
             return Ok(Flow::GoOn);
         };
-        while writer.waits_for.as_ref().is_some_and(|it| it.is_lost()) {
-            if let Next::Cancelled = self.inbox.try_control(|_| false) {
-                return Ok(Flow::Over);
-            }
-            std::thread::sleep(sight::LOOK_EVERY);
-        }
         let step = writer.pace.as_ref().map_or(batch.len(), Pace::step).max(1);
+        let (inbox, clock) = (&self.inbox, self.clock);
         let mut bad = Vec::new();
         let mut offset = 0;
         while offset < batch.len() {
-            if let Some(pause) = writer
-                .pace
-                .as_mut()
-                .and_then(|p| p.pause(self.clock.now_us()))
-            {
-                std::thread::sleep(pause);
-            }
             let n = step.min(batch.len() - offset);
-            let refused = self
-                .runtime
-                .block_on(writer.writer.write(batch.slice(offset, n)))?;
-            if let Some(pace) = &mut writer.pace {
-                pace.on_rows(n as u64);
-            }
+            let rows = batch.slice(offset, n);
+            let written = self.runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    () = inbox.cancelled() => None,
+                    refused = writer.write(rows, clock) => Some(refused),
+                }
+            });
+            let Some(refused) = written else {
+                return Ok(Flow::Over);
+            };
+            let refused = refused?;
             if !refused.is_empty() {
                 bad.push(refused);
             }
@@ -123,5 +139,75 @@ impl TaskShell {
             self.core.on_sink_bad(operator, bad)?;
         }
         Ok(Flow::GoOn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use async_trait::async_trait;
+    use futures::FutureExt as _;
+    use streamforge_core::ids::{CheckpointId, OperatorUid};
+    use streamforge_engine::sink::Staging;
+
+    use super::*;
+
+    /// Counts rows.
+    struct Counting(Arc<std::sync::atomic::AtomicUsize>);
+
+    #[async_trait]
+    impl SinkWriter for Counting {
+        async fn write(&mut self, batch: StreamBatch) -> Result<BadRows, Error> {
+            let rows_n = batch.len();
+            self.0
+                .fetch_add(rows_n, std::sync::atomic::Ordering::Relaxed);
+            Ok(BadRows::default())
+        }
+
+        fn stage(&mut self, _: CheckpointId) -> Result<Staging, Error> {
+            Ok(Box::pin(ready(Ok(None))))
+        }
+
+        fn close_at_next_stage(&mut self) {}
+    }
+
+    fn rows() -> StreamBatch {
+        let array: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
+        let batch = RecordBatch::try_from_iter([("n", array)]);
+        StreamBatch::plain(batch.expect("one column"))
+    }
+
+    #[tokio::test]
+    async fn every_step_of_a_batch_waits_while_the_head_is_out_of_sight_f4() {
+        let (sight, written) = (Arc::new(HeadSight::default()), Arc::default());
+        let mut writer = Writer {
+            slot: SlotId {
+                sink: OperatorUid("out".to_owned()),
+                slot: 0,
+            },
+            writer: Box::new(Counting(Arc::clone(&written))),
+            is_open: true,
+            rate_limit: None,
+            pace: None,
+            waits_for: Some(Arc::clone(&sight)),
+        };
+        let clock = Clock::start();
+        let written_n = || written.load(std::sync::atomic::Ordering::Relaxed);
+        writer.write(rows(), clock).await.expect("it writes");
+        assert_eq!(written_n(), 3);
+
+        sight.lose();
+        let waits = writer.write(rows(), clock).now_or_never();
+        assert!(
+            waits.is_none() && written_n() == 3,
+            "{} written",
+            written_n()
+        );
+
+        sight.found();
+        writer.write(rows(), clock).await.expect("it writes");
+        assert_eq!(written_n(), 6);
     }
 }

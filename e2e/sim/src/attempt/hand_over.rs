@@ -46,7 +46,7 @@ impl Attempt {
         site: &mut Site<'_>,
         hand_over: Arc<HandOver>,
     ) -> Result<Outcome, Trouble> {
-        self.withdraw();
+        let mut events = self.withdraw();
         let changes = hand_over.joining.iter().chain(&hand_over.leaving);
         self.outbox.unsettle(changes.copied());
         let mut joining = hand_over.deployment.subtasks_of(site.me);
@@ -79,7 +79,6 @@ impl Attempt {
             self.add_task(*id, task);
         }
         self.running = true;
-        let mut events = Vec::new();
         for id in ids {
             events.extend(self.begin(id, site.outside));
         }
@@ -107,12 +106,13 @@ impl Attempt {
     }
 
     /// The hand-over that was prepared will not be.
-    pub fn withdraw(&mut self) {
+    pub fn withdraw(&mut self) -> Outcome {
         if let Some(hand_over) = self.hand_over.take() {
             self.forget(&hand_over.joining);
             self.tell_all(&Control::Withdraw);
         }
-        self.outbox.settle(&self.deployment.subtasks());
+        let broken = self.outbox.settle(&self.deployment.subtasks());
+        broken.into_iter().collect()
     }
 
     /// These subtasks are no more.
@@ -153,7 +153,7 @@ impl Attempt {
 
     /// A checkpoint is committed; if it is that of the hand-over, the attempt is what that says. Tasks
     /// that left go on answering until the next one.
-    pub fn on_committed(&mut self, id: CheckpointId) {
+    pub fn on_committed(&mut self, id: CheckpointId) -> Outcome {
         if self.handed_at.is_some_and(|handed_at| handed_at < id) {
             let left = std::mem::take(&mut self.left);
             self.forget(&left);
@@ -161,14 +161,15 @@ impl Attempt {
                 .retain(|(_, _, receiver), _| !left.contains(receiver));
         }
         if self.handed_at != Some(id) {
-            return;
+            return Outcome::new();
         }
         let Some(hand_over) = self.hand_over.take() else {
-            return;
+            return Outcome::new();
         };
         self.left.clone_from(&hand_over.leaving);
         self.deployment = hand_over.deployment.clone();
-        self.outbox.settle(&self.deployment.subtasks());
+        let broken = self.outbox.settle(&self.deployment.subtasks());
+        broken.into_iter().collect()
     }
 
     /// Another coordinator goes on with it; what it must hear.

@@ -401,6 +401,7 @@ fn silent_task_manager_is_lost_and_one_that_is_heard_is_not() {
     assert_eq!(placed(&rig), [a(), a(), c()]);
     let failure = rig.co.status().last_failure.unwrap();
     assert_eq!(failure.task_manager.as_deref(), Some("b"), "{failure}");
+    assert_eq!(rig.disconnected, [b()], "it may live, and must come again");
 }
 
 #[test]

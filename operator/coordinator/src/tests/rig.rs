@@ -41,6 +41,8 @@ pub(crate) struct Rig {
     pub sent_to: Vec<TaskManagerId>,
     /// Task managers that may end.
     pub released: Vec<TaskManagerId>,
+    /// Task managers whose sessions were ended.
+    pub disconnected: Vec<TaskManagerId>,
     pub reports: Vec<Report>,
     pub outcome: Option<Outcome>,
     /// Every key deleted, with the head's oldest retained id at that time.
@@ -69,6 +71,7 @@ impl Rig {
             sent: Vec::new(),
             sent_to: Vec::new(),
             released: Vec::new(),
+            disconnected: Vec::new(),
             reports: Vec::new(),
             outcome: None,
             deleted: Vec::new(),
@@ -113,6 +116,7 @@ impl Rig {
                         self.sent_to.push(to);
                     }
                     Decision::Release(id) => self.released.push(id),
+                    Decision::Disconnect(id) => self.disconnected.push(id),
                     Decision::Report(report) => self.reports.push(report),
                     Decision::End(outcome) => {
                         assert!(self.outcome.is_none(), "ended twice");

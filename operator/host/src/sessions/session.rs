@@ -227,7 +227,7 @@ async fn talk(
             _ = beats.tick() => {
                 // The table holds the queue; a session that lost its place there is over.
                 let Some(out) = weak.upgrade() else {
-                    return "a later session took its place".to_owned();
+                    return "its place was given up, or a later session took it".to_owned();
                 };
                 if out.is_closed() {
                     return "its session broke".to_owned();

@@ -407,6 +407,56 @@ async fn what_an_earlier_session_still_says_is_not_heard() {
     assert_eq!(said, marker, "neither words nor the loss of the first");
 }
 
+/// Else its session lives on, nobody listens to it, and it does not register again.
+#[tokio::test(flavor = "multi_thread")]
+async fn task_manager_that_counts_as_lost_loses_its_session_and_comes_again() {
+    let mut sessions = Sessions::listen(config()).unwrap();
+    let mut client = welcomed(&mut sessions, 1).await;
+
+    sessions.disconnect(&id(1));
+
+    assert_eq!(client.hear().await, None, "it hears that it is over");
+    let over = news(&mut sessions).await;
+    assert!(lost(&over).contains("given up"), "{over:?}");
+    let mut again = welcomed(&mut sessions, 1).await;
+    sessions.send(&id(1), stamp(), Command::Withdraw).unwrap();
+    assert!(matches!(again.hear().await, Some(What::Command(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_that_is_not_known_of_yet_outlives_the_loss_of_the_one_before() {
+    let mut sessions = Sessions::listen(config()).unwrap();
+    let _first = welcomed(&mut sessions, 1).await;
+    let mut second = Client::to(&sessions, register(1)).await;
+    assert!(matches!(second.hear().await, Some(What::Welcome(_))));
+
+    sessions.disconnect(&id(1));
+
+    assert!(matches!(news(&mut sessions).await, News::Registered(..)));
+    sessions.send(&id(1), stamp(), Command::Withdraw).unwrap();
+    assert!(matches!(second.hear().await, Some(What::Command(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_that_takes_no_commands_is_over_once_it_takes_them() {
+    let mut sessions = Sessions::listen(config()).unwrap();
+    let mut client = welcomed(&mut sessions, 1).await;
+
+    // It reads nothing meanwhile, and whatever is between has room for some.
+    let abort = |n| Command::Abort {
+        id: CheckpointId::from_stored(n),
+    };
+    let refused = (0..).find_map(|n| sessions.send(&id(1), stamp(), abort(n)).err());
+
+    let reason = refused.unwrap().reason;
+    assert_eq!(reason, "it does not take its commands");
+    while let Some(what) = client.hear().await {
+        assert!(matches!(what, What::Command(_)), "{what:?}");
+    }
+    let over = news(&mut sessions).await;
+    assert!(lost(&over).contains("given up"), "{over:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn job_that_is_over_says_goodbye_to_those_here_and_those_to_come() {
     let mut sessions = Sessions::listen(config()).unwrap();

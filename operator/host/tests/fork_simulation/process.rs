@@ -159,7 +159,7 @@ impl Process {
             match decision {
                 Decision::Store(id, request) => self.requests.push((id, request)),
                 Decision::Send(_, stamp, command) => self.commands.push_back((stamp, command)),
-                Decision::Report(_) | Decision::Release(_) => {}
+                Decision::Report(_) | Decision::Release(_) | Decision::Disconnect(_) => {}
                 Decision::End(outcome) => self.outcome = Some(outcome),
             }
         }

@@ -3,7 +3,7 @@
 //! Owns: an idempotent producer, and that a checkpoint is acknowledged only when every row before its
 //! barrier was delivered; the task does not stand still for that. Start at: [`StraightWriter`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,9 @@ use crate::error::{failed, refused};
 /// How long a row may wait for its delivery. Longer, and the attempt ends; rows since the last
 /// checkpoint come again.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Pause before rows that found the producer's queue full are tried again.
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
 
 /// Writes the rows of one subtask.
 pub struct StraightWriter {
@@ -256,26 +259,103 @@ impl Drop for StraightWriter {
     }
 }
 
-fn send(
-    producer: &BaseProducer<Told>,
-    topic: &str,
-    record: Record<'_>,
+/// The rows of one piece on their way into the producer's queue.
+struct Sending<'a> {
+    producer: &'a BaseProducer<Told>,
+    topic: &'a str,
     interval: usize,
-) -> Result<(), KafkaError> {
-    let mut base: BaseRecord<'_, [u8], [u8], usize> =
-        BaseRecord::with_opaque_to(topic, interval).partition(record.partition);
-    base.key = record.key;
-    base.payload = record.value;
-    loop {
-        match producer.send(base) {
-            Ok(()) => return Ok(()),
-            // What is queued will be delivered or time out.
-            Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
-                base = back;
-                listen(producer);
-                producer.client().context().check()?;
+    /// Handed over, and not counted yet.
+    sent_n: i64,
+    /// Those that found the queue full, and all behind them.
+    waiting: VecDeque<Waiting>,
+    failed: Option<KafkaError>,
+}
+
+/// A record that outlives the rows it was made of.
+struct Waiting {
+    partition: i32,
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+}
+
+impl Waiting {
+    fn of(record: Record<'_>) -> Self {
+        Self {
+            partition: record.partition,
+            key: record.key.map(<[u8]>::to_vec),
+            value: record.value.map(<[u8]>::to_vec),
+        }
+    }
+
+    fn record(&self) -> Record<'_> {
+        Record {
+            partition: self.partition,
+            key: self.key.as_deref(),
+            value: self.value.as_deref(),
+        }
+    }
+}
+
+impl Sending<'_> {
+    /// Hands a record over, or keeps it until there is room.
+    fn take(&mut self, record: Record<'_>) {
+        if self.failed.is_some() {
+            return;
+        }
+        let has_room = self.waiting.is_empty()
+            && (self.send(record) || {
+                // Reports make room, and come only when they are asked for.
+                self.producer.poll(Duration::ZERO);
+                self.send(record)
+            });
+        if !has_room && self.failed.is_none() {
+            self.waiting.push_back(Waiting::of(record));
+        }
+    }
+
+    /// False: the queue is full, or it failed.
+    fn send(&mut self, record: Record<'_>) -> bool {
+        let mut base: BaseRecord<'_, [u8], [u8], usize> =
+            BaseRecord::with_opaque_to(self.topic, self.interval).partition(record.partition);
+        base.key = record.key;
+        base.payload = record.value;
+        match self.producer.send(base) {
+            Ok(()) => {
+                self.sent_n += 1;
+                return true;
             }
-            Err((error, _)) => return Err(error),
+            Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => {}
+            Err((error, _)) => self.failed = Some(error),
+        }
+        false
+    }
+
+    /// Counts what was handed over.
+    fn count(&mut self) {
+        let sent_n = std::mem::take(&mut self.sent_n);
+        let told = self.producer.client().context();
+        told.deliveries().sent(sent_n, self.interval);
+    }
+
+    /// Until all is handed over: what is queued will be delivered or time out. May be dropped.
+    async fn finish(&mut self) -> Result<(), KafkaError> {
+        loop {
+            while let Some(waiting) = self.waiting.pop_front() {
+                if !self.send(waiting.record()) {
+                    self.waiting.push_front(waiting);
+                    break;
+                }
+            }
+            self.count();
+            self.producer.poll(Duration::ZERO);
+            self.producer.client().context().check()?;
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            if self.waiting.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
         }
     }
 }
@@ -321,23 +401,20 @@ impl SinkWriter for StraightWriter {
             return Ok(bad);
         };
         let interval = *interval;
-        let mut sending = Ok(());
-        let mut sent_n = 0;
         for piece in pieces(&batch) {
-            let encoded = encoder.encode(&piece, &mut bad, &mut |record| {
-                if sending.is_ok() {
-                    sending = send(producer, &topic, record, interval);
-                    sent_n += i64::from(sending.is_ok());
-                }
-            });
+            let mut sending = Sending {
+                producer,
+                topic: &topic,
+                interval,
+                sent_n: 0,
+                waiting: VecDeque::new(),
+                failed: None,
+            };
+            let encoded = encoder.encode(&piece, &mut bad, &mut |record| sending.take(record));
+            let sent = sending.finish().await;
             encoded.map_err(|error| failed(action(), true, error))?;
+            sent.map_err(|error| failed(action(), true, error))?;
         }
-        let told = producer.client().context();
-        told.deliveries().sent(sent_n, interval);
-        producer.poll(Duration::ZERO);
-        sending
-            .and_then(|()| told.check())
-            .map_err(|error| failed(action(), true, error))?;
         Ok(bad)
     }
 
@@ -369,7 +446,75 @@ impl SinkWriter for StraightWriter {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use futures::FutureExt as _;
+    use streamforge_core::job_graph::ChangelogMode;
+
     use super::*;
+    use crate::kafka::config::SinkConfig;
+    use crate::kafka::encode::{TopicLimits, ValueFormat};
+    use crate::kafka::lookup::LookupPlace;
+    use crate::kafka::topic_settings::TopicView;
+
+    /// Its producer has room for one record, and no broker.
+    fn full_after_one() -> StraightWriter {
+        let block = r#"{"bootstrapServers":"127.0.0.1:1","topic":"out",
+            "properties":{"queue.buffering.max.messages":"1"}}"#;
+        let config: SinkConfig = serde_json::from_str(block).expect("it is a block");
+        let access = config.access.clone();
+        let spec = KafkaSinkSpec {
+            config,
+            format: ValueFormat::Json,
+            changelog: ChangelogMode::AppendOnly,
+            lookup: LookupPlace::new(access.clone(), None),
+        };
+        let limits = TopicLimits {
+            partitions_n: 1,
+            message_bytes_max: 1 << 20,
+        };
+        let kind = ProducerKind {
+            access,
+            secrets: None,
+            credentials: 0,
+            message_bytes_max: limits.message_bytes_max,
+        };
+        let producer = StraightProducer::open(&kind).expect("it asks nobody");
+        let interval = producer.0.client().context().deliveries().begin();
+        let lookup = spec.lookup.clone();
+        let open = Open {
+            kind,
+            producer,
+            encoder: encoder(&spec, &TopicView { id: None, limits }, 0),
+            topic_id: None,
+            identity: Arc::new(IdentityWatch::new(lookup, "out".to_owned())),
+            interval,
+        };
+        StraightWriter {
+            spec,
+            slot: 0,
+            open: Some(open),
+        }
+    }
+
+    /// The end of the attempt ends the wait, and what was handed over is known to whoever writes next.
+    #[tokio::test]
+    async fn rows_that_find_the_queue_full_wait_without_holding_the_thread() {
+        let mut writer = full_after_one();
+        let open = writer.open.as_ref().expect("it is");
+        let (told, interval) = (open.producer.0.client().context().clone(), open.interval);
+        let array: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
+        let rows = RecordBatch::try_from_iter([("n", array)]).expect("one column");
+
+        let written = writer.write(StreamBatch::plain(rows)).now_or_never();
+
+        assert!(written.is_none(), "two of three have no room");
+        let open_n = told
+            .deliveries()
+            .by_interval
+            .get(&interval)
+            .map(|it| it.open);
+        assert_eq!(open_n, Some(1));
+    }
 
     fn lost() -> Result<(), KafkaError> {
         Err(KafkaError::Global(RDKafkaErrorCode::MessageTimedOut))

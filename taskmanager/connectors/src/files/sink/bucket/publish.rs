@@ -9,6 +9,7 @@
 //! of their own: a put that arrives late replaces none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -34,6 +35,8 @@ pub struct BucketPublisher {
     door: Door,
     prefix: String,
     epoch: Epoch,
+    /// Why the bucket cannot be asked now; a restore waits for it.
+    away: Mutex<Option<String>>,
 }
 
 /// What is committed of a file.
@@ -66,7 +69,13 @@ impl BucketPublisher {
             door,
             prefix: name_prefix(job, sink),
             epoch,
+            away: Mutex::default(),
         }
+    }
+
+    fn away(&self) -> MutexGuard<'_, Option<String>> {
+        // It is replaced whole.
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an earlier attempt of this sink wrote it. A later one's is not ours to judge: we may be
@@ -247,7 +256,29 @@ impl Publisher for BucketPublisher {
             .await
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.away().clone()
+    }
+
     async fn discard_unlisted(&self, listed: &[StagedInterval]) -> Result<(), Error> {
+        let discarded = self.try_discard_unlisted(listed).await;
+        let away = discarded.as_ref().err().filter(|error| is_away(error));
+        *self.away() = away.map(Error::with_causes);
+        discarded
+    }
+}
+
+/// Whether no server answered: one that refuses is not waited for.
+fn is_away(error: &Error) -> bool {
+    let Error::Connector { source, .. } = error else {
+        return false;
+    };
+    let said = source.downcast_ref::<streamforge_store::Error>();
+    matches!(said, Some(streamforge_store::Error::Unavailable { .. }))
+}
+
+impl BucketPublisher {
+    async fn try_discard_unlisted(&self, listed: &[StagedInterval]) -> Result<(), Error> {
         let bucket = self.door.bucket().await?;
         let failed = |error| self.door.failed("look for open files in", error);
         let hidden = bucket.list(&format!("{STAGING}/{}", self.prefix)).await;
