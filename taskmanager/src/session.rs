@@ -230,6 +230,7 @@ impl Session {
                     self.ask(Request::SessionLost).await;
                     lonely = Loneliness::begin(Instant::now());
                     addresses = Addresses::new(self.config.coordinator.clone());
+                    addresses.keep(address);
                 }
                 Called::NoAnswer(reason) => tracing::debug!(address, reason, "no session yet"),
                 Called::NotNow(reason) => {
@@ -392,12 +393,15 @@ impl Session {
             let seconds = alone.as_secs();
             return Err(Error::Alone { seconds });
         }
+        let begun = Instant::now();
         if let Some(hosted) = hosted
-            && lonely.looks_now(Instant::now(), hosted.times.timeout)
-            && self.look_into_head(hosted, addresses).await
+            && lonely.looks_now(begun, hosted.times.timeout)
         {
-            lonely.saw_head(Instant::now());
-            hosted.context.sight.found();
+            if self.look_into_head(hosted, addresses).await {
+                lonely.saw_head(Instant::now());
+                hosted.context.sight.found();
+            }
+            lonely.looked(begun, Instant::now());
         }
         if let Some(hosted) = hosted
             && hosted

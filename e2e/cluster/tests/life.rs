@@ -157,7 +157,7 @@ fn pods_that_a_quota_forbids_are_said_to_be_stuck() {
     namespace.kubectl(&["create", "quota", "few", "--hard=pods=1"]);
     endless(&namespace, 4, "").apply();
 
-    let stuck = eventually("PodsStuck", 90, || {
+    let stuck = eventually("PodsStuck", 150, || {
         condition(&namespace, "Progressing").filter(|it| it["reason"] == "PodsStuck")
     });
     let message = stuck["message"].as_str().unwrap_or_default();

@@ -341,8 +341,13 @@ impl<'a> Pass<'a> {
         coordinator.orders.ask(ask).await.ok().flatten()
     }
 
+    /// What is asked for, if it is valid and its pods need not be tried first.
+    fn tried(&self) -> Option<&Arc<Desired>> {
+        self.desired.as_ref().ok().filter(|_| !self.is_untried)
+    }
+
     fn wanted(&self, current: Option<&Checked>) -> Option<Wanted> {
-        let desired = self.desired.as_ref().ok().filter(|_| !self.is_untried)?;
+        let desired = self.tried()?;
         let spec = &self.job.spec;
         let plan = desired.document.attempt_hash();
         let edit = match current {

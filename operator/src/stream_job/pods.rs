@@ -57,7 +57,7 @@ pub fn leaves_within(pod: &Pod) -> Option<Duration> {
 
 /// How long a StatefulSet may take to make a pod. Where a quota or an admission policy keeps it from that there is none that
 /// could say so.
-const MADE_WITHIN: Duration = Duration::from_secs(20);
+const MADE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Since when pods are not there at all.
 #[derive(Clone, Copy, Debug, Default)]
@@ -257,14 +257,14 @@ mod tests {
             left.map(|left| left.as_secs())
         };
 
-        assert_eq!(left(&[], 0), Some(20));
-        assert_eq!(left(&[pod(false)], 15), Some(5));
-        assert_eq!(left(&[pod(false)], 30), Some(0));
-        assert_eq!(left(&[pod(false), pod(false)], 40), None);
-        assert_eq!(left(&[pod(false)], 50), Some(20), "another time");
+        assert_eq!(left(&[], 0), Some(60));
+        assert_eq!(left(&[pod(false)], 55), Some(5));
+        assert_eq!(left(&[pod(false)], 70), Some(0));
+        assert_eq!(left(&[pod(false), pod(false)], 80), None);
+        assert_eq!(left(&[pod(false)], 90), Some(60), "another time");
         // The next one is made when that has gone.
-        assert_eq!(left(&[pod(true)], 65), None);
-        assert_eq!(left(&[], 80), Some(20));
+        assert_eq!(left(&[pod(true)], 145), None);
+        assert_eq!(left(&[], 160), Some(60));
     }
 
     #[test]

@@ -270,14 +270,13 @@ pub(super) async fn open(base: Base, hand_over: Arc<HandOver>) -> Result<Opened,
     let uplinks = exchange.as_ref().map_or_else(Uplinks::new, |exchange| {
         accept_channels(deployment, &new, &all, exchange)
     });
-    // What may be refused comes first: lanes that are there stay, whatever comes of this.
-    take_slots(&base, &hand_over, &joining).await?;
     let mut added = Added::new();
     let mut widened = BTreeMap::new();
     for id in &running {
         let found = widen_inbox(*id, &hand_over, &all, exchange.as_deref(), &mut added)?;
         widened.insert(*id, found);
     }
+    take_slots(&base, &hand_over, &joining).await?;
     let building = Building {
         context: &base.context,
         stamp: &base.stamp,

@@ -75,6 +75,11 @@ impl Loneliness {
         due
     }
 
+    /// A look takes as long as the store does: the next is as far from its end as from its beginning.
+    pub(super) fn looked(&mut self, begun: Instant, now: Instant) {
+        self.looked = Some(now + now.saturating_duration_since(begun));
+    }
+
     /// Somebody answered who is not the coordinator: where several stand behind one address, another call
     /// may reach it.
     pub(super) fn meet_another(&mut self) {
@@ -126,6 +131,13 @@ impl Addresses {
     pub(super) fn name(&mut self, address: String) {
         if self.named.as_ref() != Some(&address) {
             self.next_is_named = true;
+            self.named = Some(address);
+        }
+    }
+
+    /// The coordinator was there last, and may be yet: it is called after the home.
+    pub(super) fn keep(&mut self, address: String) {
+        if address != self.home {
             self.named = Some(address);
         }
     }
@@ -195,6 +207,10 @@ mod tests {
         addresses.name("there:2".to_owned());
         let calls: Vec<String> = (0..3).map(|_| addresses.next()).collect();
         assert_eq!(calls, ["there:2", "home:1", "there:2"]);
+
+        let mut addresses = Addresses::new("home:1".to_owned());
+        addresses.keep("there:2".to_owned());
+        assert_eq!([addresses.next(), addresses.next()], ["home:1", "there:2"]);
 
         // The same one again changes nothing; another one is called at once.
         addresses.name("there:2".to_owned());

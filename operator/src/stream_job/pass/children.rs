@@ -65,7 +65,7 @@ impl Pass<'_> {
         let runs = i32::try_from(runs.div_ceil(current.pods.slots.max(1))).unwrap_or(i32::MAX);
         // And come before they are needed. A document that was rolled back needs none, nor does one that waits
         // for the end of a pause.
-        let wanted = self.desired.as_ref().ok();
+        let wanted = self.tried();
         let comes = self.rolled_back().is_none() && self.annotation(PAUSE).is_none();
         let wanted = wanted.filter(|_| comes);
         let wanted = wanted.map_or(0, |desired| desired.replicas());

@@ -13,8 +13,12 @@ use crate::stream_job::error::Error;
 use crate::stream_job::report::Refusal;
 use crate::stream_job::validate::{Desired, Problem};
 
-/// After how long pods that were refused are tried again: a policy may have been mended, and nobody tells of that.
-const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// After how long pods that were refused are tried again, which doubles up to [`TRY_AGAIN_MAX`]: a policy may have been
+/// mended, or a webhook have come back, and nobody tells of that.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// How seldom they are tried in the end.
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// What came of pods that were tried.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub struct Tried {
     /// Hash of their template.
     hash: String,
     at: Instant,
+    /// How often they were refused in a row before.
+    refused_n: u32,
     /// Why they may not be made; none: they may.
     refused: Option<Problem>,
 }
@@ -30,7 +36,8 @@ impl Tried {
     /// How long what was said of them counts; none: for good.
     fn holds_for(&self) -> Option<Duration> {
         self.refused.as_ref()?;
-        Some(TRY_AGAIN.saturating_sub(self.at.elapsed()))
+        let wait = TRY_AGAIN.saturating_mul(1 << self.refused_n.min(8));
+        Some(wait.min(TRY_AGAIN_MAX).saturating_sub(self.at.elapsed()))
     }
 }
 
@@ -43,10 +50,15 @@ impl Pass<'_> {
             let hash = hash::of(&pods.template);
             let known = self.memory.tried.as_ref().filter(|it| it.hash == hash);
             if known.is_none_or(|it| it.holds_for() == Some(Duration::ZERO)) {
+                let refused_n = known.map_or(0, |it| it.refused_n.saturating_add(1));
                 match self.ask(&desired).await {
                     Ok(refused) => {
-                        let at = Instant::now();
-                        self.memory.tried = Some(Tried { hash, at, refused });
+                        self.memory.tried = Some(Tried {
+                            hash,
+                            at: Instant::now(),
+                            refused_n,
+                            refused,
+                        });
                     }
                     Err(error) => {
                         self.is_untried = true;
@@ -72,8 +84,12 @@ impl Pass<'_> {
         }
     }
 
-    /// The pods of what is wanted, if they are others than those of what is on record.
+    /// The pods of what is wanted, if they are others than those of what is on record. Of a document that was rolled back
+    /// none are made.
     fn new_pods(&self) -> Option<(Arc<Desired>, KeptPods)> {
+        if self.rolled_back().is_some() {
+            return None;
+        }
         let desired = self.desired.as_ref().ok()?;
         let pods = |of: &Desired| KeptPods::of(of, &self.context.settings, self.kept.as_ref());
         let wanted = match self.current() {
@@ -112,7 +128,7 @@ impl Pass<'_> {
         } else {
             "spec.taskManager"
         };
-        let cure = "edit it; it is tried again each minute";
+        let cure = "edit it; it is tried again each minute at least";
         Ok(refused.map(|why| {
             let message = format!("the API server refuses such pods: {why}");
             Problem::new(path, message, cure)

@@ -152,8 +152,9 @@ impl Pass<'_> {
             State::Failed { reason, .. } => return (Phase::Failed, Some(reason.clone())),
             State::Active => {}
         }
-        let upgrades = match (current, &self.desired) {
-            (Some(current), Ok(desired)) => {
+        let tried = self.tried();
+        let upgrades = match (current, tried) {
+            (Some(current), Some(desired)) => {
                 self.edit(current, desired).upgrade && self.rolled_back().is_none()
             }
             _ => false,
@@ -162,7 +163,7 @@ impl Pass<'_> {
         let goes_on = self.annotation(PAUSE).is_none() && self.memory.until_stop().is_none();
         let phase = of_active(&Active {
             can_run: current.is_some() || doing.is_some(),
-            suspends: goes_on && self.desired.is_ok() && self.job.spec.suspend,
+            suspends: goes_on && tried.is_some() && self.job.spec.suspend,
             upgrades: goes_on && upgrades,
             doing,
             may_flow: self.pods.ready > 0 && self.memory.start_failed.is_none(),

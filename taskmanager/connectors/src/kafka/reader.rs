@@ -513,6 +513,7 @@ impl<E: Edge> SourceReader for KafkaReader<E> {
         let woken = self.edge.wait(patience).await;
         if woken && let Some(event) = self.read()? {
             self.was_quiet = false;
+            self.say_nothing(SAY_EVERY);
             return Ok(event);
         }
         // Not before the pause: what came meanwhile was just looked for.

@@ -75,16 +75,25 @@ fn attack_32_time_in_which_nobody_was_told_that_there_is_nothing_makes_no_split_
 
 #[test]
 fn attack_32_words_further_apart_than_a_short_timeout_make_no_split_idle_t2() {
-    let mut tracker = SplitTracker::new(Some((0, Some(200))), false);
+    let mut tracker = SplitTracker::new(Some((0, Some(600))), false);
     tracker.add(split("ahead", Watermark(100)));
     tracker.add(split("away", Watermark(40)));
     let away = SplitId("away".to_owned());
 
-    for now_ms in [0, 201, 402] {
+    for now_ms in [0, 601, 1_202] {
         tracker.on_nothing_new(&away, now_ms);
         assert_eq!(tracker.promise(), Promise::Watermark(Watermark(40)));
     }
-    for now_ms in [502, 602] {
+    for now_ms in [1_502, 1_802] {
+        tracker.on_nothing_new(&away, now_ms);
+    }
+    assert_eq!(tracker.promise(), Promise::Watermark(Watermark(100)));
+
+    // Words come no more often than a reader says them, whatever the timeout is.
+    let mut tracker = SplitTracker::new(Some((0, Some(20))), false);
+    tracker.add(split("ahead", Watermark(100)));
+    tracker.add(split("away", Watermark(40)));
+    for now_ms in [0, 120] {
         tracker.on_nothing_new(&away, now_ms);
     }
     assert_eq!(tracker.promise(), Promise::Watermark(Watermark(100)));
