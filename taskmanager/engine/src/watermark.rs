@@ -110,9 +110,6 @@ struct Split {
 /// or further than `idleTimeout`, nobody asked, or nobody answered (T2).
 const WORDS_APART_MAX_MS: u64 = 2_000;
 
-/// Words that are no further apart say the same however short `idleTimeout` is.
-const WORDS_APART_MIN_MS: u64 = 500;
-
 /// Splits of one reader and their watermarks.
 #[derive(Debug)]
 pub struct SplitTracker {
@@ -269,8 +266,7 @@ impl SplitTracker {
     /// A split was asked and had nothing.
     pub fn on_nothing_new(&mut self, split: &SplitId, now_ms: u64) {
         let timeout_ms = self.idle_timeout_ms;
-        let apart_max_ms = timeout_ms.unwrap_or(WORDS_APART_MAX_MS);
-        let apart_max_ms = apart_max_ms.clamp(WORDS_APART_MIN_MS, WORDS_APART_MAX_MS);
+        let apart_max_ms = timeout_ms.map_or(WORDS_APART_MAX_MS, |it| it.min(WORDS_APART_MAX_MS));
         let Some(split) = self
             .by_id
             .get(split)

@@ -88,15 +88,6 @@ fn attack_32_words_further_apart_than_a_short_timeout_make_no_split_idle_t2() {
         tracker.on_nothing_new(&away, now_ms);
     }
     assert_eq!(tracker.promise(), Promise::Watermark(Watermark(100)));
-
-    // Words come no more often than a reader says them, whatever the timeout is.
-    let mut tracker = SplitTracker::new(Some((0, Some(20))), false);
-    tracker.add(split("ahead", Watermark(100)));
-    tracker.add(split("away", Watermark(40)));
-    for now_ms in [0, 120] {
-        tracker.on_nothing_new(&away, now_ms);
-    }
-    assert_eq!(tracker.promise(), Promise::Watermark(Watermark(100)));
 }
 
 #[test]
