@@ -50,12 +50,13 @@ pub struct Namespace {
 impl Namespace {
     /// Makes one whose name begins with that of the test.
     pub fn create(test: &str) -> Self {
-        // Several may be made at the same time.
+        // Several may be made at the same time, by several processes in the same millisecond.
         static MADE_N: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unique = now.expect("the clock is past 1970").as_millis();
+        let ms = now.expect("the clock is past 1970").as_millis() & 0xfff_ffff;
+        let unique = format!("{ms:x}{:x}", std::process::id());
         let n = MADE_N.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{test}-{unique:x}-{n}");
+        let name = format!("{test}-{unique}-{n}");
         let (id, secret) = (
             variable("AWS_ACCESS_KEY_ID"),
             variable("AWS_SECRET_ACCESS_KEY"),
