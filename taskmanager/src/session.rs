@@ -5,9 +5,9 @@
 //! expression never delays a heartbeat. Decides nothing about a job. Start at: [`run`].
 //!
 //! Invariant F1: when the session breaks, tasks go on; nothing is kept for the coordinator meanwhile,
-//! because the next one asks what runs. Invariant F4: without a session the head is read once per
-//! heartbeat timeout; a newer epoch there ends the tasks, and its coordinator is called at the
-//! address it names. Alone for longer than the job allows, the process ends itself.
+//! because the next one asks what runs. Invariant F4: without a session the head is read a few times soon,
+//! then at least once per heartbeat timeout; a newer epoch there ends the tasks, and a newer coordinator is called
+//! at the address it names and at the one that was given, in turn. Alone for longer than the job allows, the process ends itself.
 
 mod alone;
 mod conversation;
