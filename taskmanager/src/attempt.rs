@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 
 use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
+use streamforge_core::causes::with_causes;
 use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SplitId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, OperatorKind};
 use streamforge_core::manifest::SplitState;
@@ -35,7 +36,7 @@ use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
 use crate::progress::{Local, TaskProgress, Times, combine, combine_local};
 use crate::task::TaskShell;
-use crate::upload::{failed, with_causes};
+use crate::upload::failed;
 use building::{Building, Uplinks, accept_channels, open_sinks, task_ids, task_plan, unopened};
 
 pub use hand_over::Opened;
