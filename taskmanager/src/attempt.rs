@@ -518,7 +518,7 @@ impl Starter {
         let dealt_to_any = dealt.iter().flat_map(|by| by.values()).flatten();
         let listed_now = dealt_to_any.filter(|it| !ids.contains(&it.split));
         known.extend(listed_now.cloned());
-        let place = task_plan(&self.deployment, id).rank();
+        let place = self.deployment.rank_of(id.subtask);
         let mine = dealt.and_then(|by| by.get(&id.subtask));
         let mine = mine.cloned().unwrap_or_default();
         shell.core.add_splits(reader.operator, mine.clone());
