@@ -5,6 +5,7 @@
 //! knows no async. Start at: [`job_graph::JobGraph`] for what runs, [`manifest::Manifest`] for what
 //! a checkpoint is, [`messages`] for who says what to whom.
 
+pub mod causes;
 pub mod data_type;
 pub mod event_time;
 pub mod frame;

@@ -227,6 +227,13 @@ impl Deployment {
         self.placement.keys().copied().collect()
     }
 
+    /// A subtask's place among those there are, and how many these are.
+    pub fn rank_of(&self, subtask: SubtaskIdx) -> (u32, u32) {
+        let n = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let before = self.placement.range(..subtask);
+        (n(before.count()), n(self.placement.len()))
+    }
+
     /// Who publishes a slot: its number may be from a time with more subtasks (X4).
     pub fn publisher_of(&self, slot: u32) -> Option<&TaskManagerId> {
         if let Some(owner) = self.slots.get(&slot) {

@@ -4,10 +4,10 @@
 //! An input is the JSON within the envelope. The envelope's checksum would keep every mutation out,
 //! so it is made anew around each; that no other envelope is accepted is checked beside.
 
-use std::error::Error;
 use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
+use streamforge_core::causes::with_causes;
 use streamforge_core::frame;
 use streamforge_core::key_group::MAX_PARALLELISM;
 use streamforge_core::manifest::{Counters, Head, Manifest, Plan, Versioned, decode, encode};
@@ -48,16 +48,6 @@ const WORDS: &[&str] = &[
     "-1",
 ];
 
-fn text_of(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
-}
-
 /// What is read, once directly and once after it was written again.
 fn check<T>(kind: frame::Kind, json: &[u8]) -> Result<(T, T), String>
 where
@@ -72,7 +62,7 @@ where
         "byte {at} was changed"
     );
     assert!(decode::<T>(kind, json).is_err(), "no envelope");
-    let value: T = decode(kind, &object).map_err(|error| text_of(&error))?;
+    let value: T = decode(kind, &object).map_err(|error| with_causes(&error))?;
     let again = decode(kind, &encode(kind, &value)).expect("it was just written");
     assert_eq!(value, again);
     Ok((value, again))

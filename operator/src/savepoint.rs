@@ -32,7 +32,7 @@ use crate::stream_job::error::{Error, chain};
 use crate::stream_job::pass::status::publish;
 use crate::stream_job::report::{Phase, listed};
 use crate::stream_job::validate::Problem;
-use crate::stream_job::{conditions, coordinate, keep, validate};
+use crate::stream_job::{conditions, coordinate, judge, keep, validate};
 
 /// Where the copy is, with the way there.
 const PLACE: &str = "streamforge.io/place";
@@ -328,12 +328,9 @@ impl Pass<'_> {
         let Some(record) = self.record(job).await? else {
             return Ok(None);
         };
-        let mut of_record = job.clone();
-        match serde_json::from_value(record.document.clone()) {
-            Ok(spec) => of_record.spec = spec,
-            Err(_) => return Ok(None),
-        }
-        let Ok(desired) = validate::validate(&of_record, &self.context.settings) else {
+        let of_record = judge::of_record(job, &record);
+        let desired = of_record.and_then(|job| validate::validate(&job, &self.context.settings));
+        let Ok(desired) = desired else {
             return Ok(None);
         };
         let mut place = coordinate::place(&desired, &record);

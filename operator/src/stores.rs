@@ -364,6 +364,8 @@ fn sizes(secret: &Secret) -> impl Iterator<Item = u64> {
 
 #[cfg(test)]
 mod tests {
+    use streamforge_core::causes::with_causes;
+
     use super::*;
 
     fn spec(uri: &str) -> StreamJobSpec {
@@ -467,18 +469,7 @@ mod tests {
         assert_eq!(files(&shared), 1);
         let opened = S3Store::connect(&place, Some(&own), streamforge_store::s3::Limits::default());
         let error = opened.await.expect_err("it says nothing of who we are");
-        let said = with_sources(&error);
+        let said = with_causes(&error);
         assert!(said.contains("has no key accessKeyId"), "{said}");
-    }
-
-    fn with_sources(error: &dyn std::error::Error) -> String {
-        let mut said = error.to_string();
-        let mut source = error.source();
-        while let Some(error) = source {
-            said.push_str(": ");
-            said.push_str(&error.to_string());
-            source = error.source();
-        }
-        said
     }
 }

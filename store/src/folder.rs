@@ -57,11 +57,7 @@ impl FolderStore {
     /// [`Error::InUse`] when a live process holds it; otherwise what the file system says.
     pub fn open(root: impl AsRef<Path>) -> Result<Self> {
         let root = root.as_ref();
-        if root.is_file() {
-            return Err(Error::NotAFolder {
-                path: root.to_owned(),
-            });
-        }
+        check_folder(root)?;
         let absent = !root.exists();
         fs::create_dir_all(root).map_err(|e| Error::from_io("create store folder", root, e))?;
         if absent && let Some(parent) = root.parent() {
@@ -71,9 +67,7 @@ impl FolderStore {
                 parent
             })?;
         }
-        // Absolute, so that a later change of the working directory does not move the store.
-        let root =
-            fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))?;
+        let root = absolute(root)?;
         let lock = lock::Lock::acquire(&root)?;
         beside::remove_dead(&root);
         let writer = Writer::open(&root, lock)?;
@@ -91,14 +85,7 @@ impl FolderStore {
     /// # Errors
     /// What the file system says.
     pub fn open_beside(root: impl AsRef<Path>) -> Result<Self> {
-        let root = root.as_ref();
-        if root.is_file() {
-            return Err(Error::NotAFolder {
-                path: root.to_owned(),
-            });
-        }
-        let root =
-            fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))?;
+        let root = absolute(root.as_ref())?;
         let writer = Writer::beside(beside::Place::make(&root)?);
         Ok(Self {
             inner: Arc::new(Inner {
@@ -113,14 +100,7 @@ impl FolderStore {
     /// # Errors
     /// When the folder does not exist or cannot be read.
     pub fn open_read_only(root: impl AsRef<Path>) -> Result<Self> {
-        let root = root.as_ref();
-        if root.is_file() {
-            return Err(Error::NotAFolder {
-                path: root.to_owned(),
-            });
-        }
-        let root =
-            fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))?;
+        let root = absolute(root.as_ref())?;
         Ok(Self {
             inner: Arc::new(Inner { root, writer: None }),
         })
@@ -323,6 +303,22 @@ impl Inner {
         let below = self.root.join(key).is_dir();
         below.then(|| conflict(&format!("{key}/")))
     }
+}
+
+fn check_folder(root: &Path) -> Result<()> {
+    if root.is_file() {
+        return Err(Error::NotAFolder {
+            path: root.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// The path of a folder that is there, such that a later change of the working directory does not move
+/// the store.
+fn absolute(root: &Path) -> Result<PathBuf> {
+    check_folder(root)?;
+    fs::canonicalize(root).map_err(|e| Error::from_io("open store folder", root, e))
 }
 
 /// What is in a file; `None`: more than there may be.

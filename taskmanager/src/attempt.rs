@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 
 use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
+use streamforge_core::causes::with_causes;
 use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SplitId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::{Operator, OperatorKind};
 use streamforge_core::manifest::SplitState;
@@ -35,7 +36,7 @@ use crate::inbox::{Control, Inbox};
 use crate::manager::Context;
 use crate::progress::{Local, TaskProgress, Times, combine, combine_local};
 use crate::task::TaskShell;
-use crate::upload::{failed, with_causes};
+use crate::upload::failed;
 use building::{Building, Uplinks, accept_channels, open_sinks, task_ids, task_plan, unopened};
 
 pub use hand_over::Opened;
@@ -517,7 +518,7 @@ impl Starter {
         let dealt_to_any = dealt.iter().flat_map(|by| by.values()).flatten();
         let listed_now = dealt_to_any.filter(|it| !ids.contains(&it.split));
         known.extend(listed_now.cloned());
-        let place = task_plan(&self.deployment, id).rank();
+        let place = self.deployment.rank_of(id.subtask);
         let mine = dealt.and_then(|by| by.get(&id.subtask));
         let mine = mine.cloned().unwrap_or_default();
         shell.core.add_splits(reader.operator, mine.clone());

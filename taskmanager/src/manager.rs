@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use streamforge_connectors::kafka::keep::Keeper;
 use streamforge_connectors::registry::Surroundings;
+use streamforge_core::causes::with_causes;
 use streamforge_core::ids::SlotId;
 use streamforge_core::manifest::StagedInterval;
 use streamforge_core::messages::{
@@ -31,7 +32,6 @@ use crate::inbox::Control;
 use crate::metrics::Metrics;
 use crate::sight::HeadSight;
 use crate::terms::Terms;
-use crate::upload::with_causes;
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);

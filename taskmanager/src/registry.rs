@@ -46,3 +46,39 @@ pub fn channels_by_operator(plan: &TaskPlan<'_>) -> Vec<Channel> {
         .flat_map(|edge| all.iter().filter(move |c| c.edge == edge).copied())
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An expression that was compiled for another table would be given columns that it does not know.
+    #[test]
+    fn plan_and_engine_have_the_same_arrow_type_for_each_sql_type() {
+        let types = [
+            "BOOLEAN",
+            "INT",
+            "BIGINT",
+            "REAL",
+            "DOUBLE",
+            "DECIMAL(18,2)",
+            "TEXT",
+            "BYTEA",
+            "DATE",
+            "TIMESTAMP",
+            "TIMESTAMPTZ",
+            "TEXT[]",
+            "STRUCT(a INT, b TEXT[])",
+        ];
+        let column = |(text, nullable): (&str, bool)| Column {
+            name: text.to_owned(),
+            data_type: text.parse().expect("a type"),
+            nullable,
+        };
+        let both = |text| [(text, false), (text, true)];
+        let columns: Vec<Column> = types.into_iter().flat_map(both).map(column).collect();
+
+        let planned = streamforge_plan::arrow_type::schema(&columns);
+
+        assert_eq!(planned, streamforge_engine::types::schema(&columns));
+    }
+}

@@ -264,13 +264,9 @@ impl TaskShell {
 
     /// This subtask's place after the hand-over, and how many there are then.
     fn place_after(&self) -> (u32, u32) {
-        let Some(hand_over) = &self.hand_over else {
-            return (0, 1);
-        };
         let me = self.core.id().subtask;
-        let n = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let subtasks = &hand_over.deployment.placement;
-        (n(subtasks.range(..me).count()), n(subtasks.len()))
+        let hand_over = self.hand_over.as_ref();
+        hand_over.map_or((0, 1), |it| it.deployment.rank_of(me))
     }
 
     fn open_reader(&mut self, known: Vec<SplitState>, mine: Vec<SplitState>) -> Result<(), Error> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow::compute::concat_batches;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use streamforge_core::causes::with_causes;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::{CheckpointId, OperatorUid, SlotId, TaskId};
 use streamforge_core::manifest::{ObjectRef, PartRef};
@@ -319,16 +320,4 @@ pub fn failed(task: Option<TaskId>, error: &streamforge_engine::error::Error) ->
         cause: with_causes(error),
         retry: error.recovery() == Recovery::Restart,
     }
-}
-
-/// An error with its causes, in one line.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -96,3 +96,31 @@ pub fn schema(columns: &[Column]) -> SchemaRef {
         |column: &Column| Field::new(&column.name, arrow_type(&column.data_type), column.nullable);
     Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sql_type_round_trips_through_arrow() {
+        for text in [
+            "BOOLEAN",
+            "INT",
+            "BIGINT",
+            "REAL",
+            "DOUBLE",
+            "DECIMAL(18,2)",
+            "TEXT",
+            "BYTEA",
+            "DATE",
+            "TIMESTAMP",
+            "TIMESTAMPTZ",
+            "TEXT[]",
+            "STRUCT(a INT, b TEXT[])",
+        ] {
+            let data_type: DataType = text.parse().unwrap();
+
+            assert_eq!(sql_type(&arrow_type(&data_type)), Some(data_type), "{text}");
+        }
+    }
+}

@@ -26,7 +26,7 @@ use streamforge_core::data_type::DataType;
 use streamforge_core::job_graph::{Column, Expr};
 
 use crate::arrow_type::{arrow_type, foreign_type_name, sql_type};
-use crate::problem::did_you_mean;
+use crate::problem::{did_you_mean, listed};
 use crate::stack::on_large_stack;
 
 pub(crate) use aggregate::{AggregateItem, Aggregates};
@@ -140,12 +140,16 @@ pub(crate) fn resolve_as(
     )))
 }
 
-pub(crate) fn no_such_column(name: &str, scope: &Scope) -> Error {
-    let names = || scope.columns().iter().map(|column| column.name.as_str());
-    let message = format!("no column is named `{name}`");
+pub(crate) fn no_such_column(name: &str, columns: &[Column]) -> Error {
+    let names = || columns.iter().map(|column| column.name.as_str());
     let hint = did_you_mean(name, names())
-        .unwrap_or_else(|| format!("the columns are {}", crate::problem::listed(names())));
-    Error::with_hint(message, hint)
+        .unwrap_or_else(|| format!("the columns are {}", listed(names())));
+    Error::with_hint(no_column_named(name), hint)
+}
+
+/// What is said of a name that no column has.
+pub(crate) fn no_column_named(name: &str) -> String {
+    format!("no column is named `{name}`")
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ use crate::outside::Outside;
 use crate::publish::{KafkaSlots, Trouble};
 use crate::reader::{Reader, Sources};
 use crate::rng::Rng;
-use crate::task::{Control, Task, Writer, rank};
+use crate::task::{Control, Task, Writer};
 use crate::upload::upload;
 
 /// Batches that a sender of rows may be ahead of a receiver.
@@ -243,7 +243,7 @@ impl Attempt {
                 };
                 let mine = dealt.and_then(|by| by.get(&id.subtask));
                 let mine = mine.cloned().unwrap_or_default();
-                let place = rank(id.subtask, self.deployment.placement.keys());
+                let place = self.deployment.rank_of(id.subtask);
                 task.core.add_splits(reader.operator, mine.clone());
                 reader.open(place, known, mine);
             }

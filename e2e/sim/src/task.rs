@@ -169,17 +169,7 @@ fn rows(batch: &StreamBatch) -> Vec<Row> {
 
 /// A subtask's place after a hand-over, and how many there are then.
 fn place_after(me: SubtaskIdx, hand_over: Option<&HandOver>) -> (u32, u32) {
-    let Some(hand_over) = hand_over else {
-        return (0, 1);
-    };
-    rank(me, hand_over.deployment.placement.keys())
-}
-
-/// A subtask's place among these, and how many they are.
-pub fn rank<'a>(me: SubtaskIdx, all: impl Iterator<Item = &'a SubtaskIdx>) -> (u32, u32) {
-    all.fold((0, 0), |(before, n), it| {
-        (before + u32::from(*it < me), n + 1)
-    })
+    hand_over.map_or((0, 1), |it| it.deployment.rank_of(me))
 }
 
 /// One task and what waits for it.

@@ -1,8 +1,8 @@
 //! What the coordinator decides, and what it tells people.
 
-use std::error::Error as _;
 use std::fmt;
 
+use streamforge_core::causes::with_causes;
 use streamforge_core::ids::{CheckpointId, Epoch, Generation, OperatorUid};
 use streamforge_core::manifest::CheckpointKind;
 use streamforge_core::messages::{Command, Stamp, TaskManagerId};
@@ -64,15 +64,7 @@ impl fmt::Display for Outcome {
             Self::Stopped {
                 checkpoint: None, ..
             } => f.write_str("stopped before its first row"),
-            Self::Failed(error) => {
-                write!(f, "failed: {error}")?;
-                let mut source = error.source();
-                while let Some(cause) = source {
-                    write!(f, ": {cause}")?;
-                    source = cause.source();
-                }
-                Ok(())
-            }
+            Self::Failed(error) => write!(f, "failed: {}", with_causes(error)),
         }
     }
 }

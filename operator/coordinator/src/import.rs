@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+use streamforge_core::causes::with_causes;
 use streamforge_core::frame;
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::manifest::{
@@ -27,7 +28,6 @@ use crate::decision::Report;
 use crate::error::Error;
 use crate::head::Change;
 use crate::lane::Answered;
-use crate::start::with_source;
 use crate::status::Phase;
 use crate::store_request::{
     ELSEWHERE, ExpectedObject, PutCondition, StoreAnswer, StoreRequest, expected_objects,
@@ -194,7 +194,7 @@ impl Coordinator {
                  the folder of something else"
             )),
             Some((bytes, _)) => manifest::decode::<Manifest>(frame::MANIFEST, &bytes)
-                .map_err(|error| with_source(&error)),
+                .map_err(|error| with_causes(&error)),
         };
         if let Some(search) = &mut import.search {
             let own = found
@@ -224,7 +224,7 @@ impl Coordinator {
         let plan = match object {
             None => Err(format!("object {} is missing", savepoint.plan)),
             Some((bytes, _)) => manifest::decode::<Plan>(frame::PLAN, &bytes)
-                .map_err(|e| format!("object {}: {}", savepoint.plan, with_source(&e))),
+                .map_err(|e| format!("object {}: {}", savepoint.plan, with_causes(&e))),
         };
         let fits = match &plan {
             Err(damage) => return self.refuse_import(vec![damage.clone()]),

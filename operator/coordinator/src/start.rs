@@ -13,6 +13,7 @@ mod before_epoch;
 
 use std::collections::BTreeMap;
 
+use streamforge_core::causes::with_causes;
 use streamforge_core::frame;
 use streamforge_core::ids::{CheckpointId, Generation, OperatorUid, SubtaskIdx};
 use streamforge_core::key_group::Assignment;
@@ -169,7 +170,7 @@ impl Coordinator {
     fn on_head(&mut self, bytes: &[u8], version: crate::Version) {
         match manifest::decode::<Head>(frame::HEAD, bytes) {
             Err(error) => self.fail(Error::HeadUnreadable {
-                reason: with_source(&error),
+                reason: with_causes(&error),
             }),
             Ok(head) => {
                 self.head.found(head, version);
@@ -219,7 +220,7 @@ impl Coordinator {
         let found = match object {
             None => Err(format!("manifest {} is missing", target.key)),
             Some((bytes, _)) => manifest::decode::<Manifest>(frame::MANIFEST, bytes)
-                .map_err(|e| format!("manifest {}: {}", target.key, with_source(&e))),
+                .map_err(|e| format!("manifest {}: {}", target.key, with_causes(&e))),
         };
         match found {
             Err(damage) => self.on_damaged(vec![damage]),
@@ -235,7 +236,7 @@ impl Coordinator {
         let plan = match object {
             None => Err("the stored plan is missing".to_owned()),
             Some((bytes, _)) => manifest::decode::<Plan>(frame::PLAN, bytes)
-                .map_err(|e| format!("the stored plan: {}", with_source(&e))),
+                .map_err(|e| format!("the stored plan: {}", with_causes(&e))),
         };
         let plan = match plan {
             Ok(plan) => plan,
@@ -589,11 +590,4 @@ impl Coordinator {
 fn is_numbered(head: &Head, parallelism: u32) -> bool {
     let subtasks = head.assignment.subtasks();
     head.parallelism == parallelism && subtasks.into_iter().eq((0..parallelism).map(SubtaskIdx))
-}
-
-pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        None => error.to_string(),
-        Some(source) => format!("{error}: {source}"),
-    }
 }

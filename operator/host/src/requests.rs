@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use streamforge_coordinator::{ExpectedObject, PutCondition, StoreAnswer, StoreRequest, Version};
+use streamforge_core::causes::with_causes;
 use streamforge_store::{Condition, ETag, Error, ObjectStore, Put, Recovery};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -101,7 +102,7 @@ pub async fn perform(store: &dyn ObjectStore, request: StoreRequest) -> StoreAns
         StoreRequest::Delete { keys } => store.delete(&keys).await.map(|()| StoreAnswer::Deleted),
     };
     answer.unwrap_or_else(|error| {
-        let reason = with_sources(&error);
+        let reason = with_causes(&error);
         match error.recovery() {
             Recovery::OutcomeUnknown => StoreAnswer::Unknown { reason },
             Recovery::Refused | Recovery::Fatal => StoreAnswer::Refused { reason },
@@ -206,15 +207,4 @@ fn wrong_length(expected: &ExpectedObject, bytes_n: u64) -> String {
 fn longer(expected: &ExpectedObject) -> String {
     let ExpectedObject { key, bytes_n, .. } = expected;
     format!("object {key} has more than {bytes_n} bytes: it is not ours")
-}
-
-/// An error with its causes, in one line.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

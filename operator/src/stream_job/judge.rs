@@ -1,11 +1,11 @@
 //! What a resource asks for, beside what is on record.
 //!
-//! Owns: whether an edit is taken, and what it would change. The webhook asks here with
-//! what the passes use, [`validate`], [`change`] and [`refusal`], so that the two never disagree; but passes ask the API
-//! server about pods, too, which is not done while it waits for an answer. Pure.
+//! Owns: whether an edit is taken, and what it would change. The webhook asks here with what the passes
+//! use, [`of_record`], [`validate`], [`difference`] and [`refusal`], so that the two never disagree; but
+//! passes ask the API server about pods, too, which is not done while it waits for an answer. Pure.
 //! Start at: [`judge`].
 
-use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec, UpgradeMode};
+use streamforge_crds::v1alpha1::{StreamJob, UpgradeMode};
 
 use super::build::{Deployed, KeptPods};
 use super::change::{Change, change};
@@ -34,7 +34,8 @@ pub fn judge(
     kept: Option<&KeptPods>,
     settings: &Settings,
 ) -> Judged {
-    let current = record.map(|record| read(job, record, settings));
+    let current =
+        record.map(|record| of_record(job, record).and_then(|it| validate(&it, settings)));
     let desired = validate(job, settings);
     let asked = check_annotations(job, record);
     let desired = match desired.and_then(|desired| asked.map(|()| desired)) {
@@ -66,15 +67,20 @@ pub fn judge(
 }
 
 /// What is on record, as if the resource said so.
-fn read(job: &StreamJob, record: &Record, settings: &Settings) -> Result<Desired, Vec<Problem>> {
-    let spec: StreamJobSpec = serde_json::from_value(record.document.clone())
+///
+/// # Errors
+/// When this operator does not understand it.
+pub fn of_record(job: &StreamJob, record: &Record) -> Result<StreamJob, Vec<Problem>> {
+    let spec = serde_json::from_value(record.document.clone())
         .map_err(|error| vec![Problem::new("", error.to_string(), "edit the job")])?;
     let mut job = job.clone();
     job.spec = spec;
-    validate(&job, settings)
+    Ok(job)
 }
 
-fn difference(
+/// What leads from what runs, with its pods as they were built, to what is wanted.
+#[must_use]
+pub fn difference(
     current: &Desired,
     desired: &Desired,
     kept: Option<&KeptPods>,

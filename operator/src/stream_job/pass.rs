@@ -18,12 +18,12 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use streamforge_crds::v1alpha1::{StreamJob, StreamJobSpec, TaskManagerCount, UpgradeMode};
+use streamforge_crds::v1alpha1::{StreamJob, TaskManagerCount, UpgradeMode};
 use streamforge_host::{Ask, Phase as Doing, SavepointState, Status};
 use tokio::sync::oneshot;
 
-use super::build::{Deployed, KeptPods};
-use super::change::{Change, InPlace, change, coordinator_fields};
+use super::build::KeptPods;
+use super::change::{Change, InPlace, coordinator_fields};
 use super::checked::Outcome as Checked;
 use super::ended;
 use super::error::{Error, api};
@@ -147,19 +147,12 @@ impl<'a> Pass<'a> {
     }
 
     fn read(&self, record: &Record) -> Checked {
-        let spec: StreamJobSpec = serde_json::from_value(record.document.clone())
-            .map_err(|error| vec![Problem::new("", error.to_string(), "edit the job")])?;
-        let mut job = self.job.clone();
-        job.spec = spec;
+        let job = judge::of_record(self.job, record)?;
         self.context.checked.validate(&job, &self.context.settings)
     }
 
     fn change(&self, current: &Desired, desired: &Desired) -> Change {
-        let deployed = Deployed {
-            document: current.document.clone(),
-            pods: self.kept.clone(),
-        };
-        change(&deployed, desired, &self.context.settings)
+        judge::difference(current, desired, self.kept.as_ref(), &self.context.settings)
     }
 
     /// An edit that would lose state is no valid edit, unless it says so.

@@ -26,7 +26,6 @@ use crate::types::arrow_type;
 
 mod array_agg;
 mod avg;
-mod bools;
 mod by_time;
 mod count;
 mod distinct;
@@ -226,8 +225,8 @@ impl Aggregate {
                 Box::new(by_time::ByTime::new(data_type, by_time::End::Last)?)
             }
             AggregateFunction::ArrayAgg => Box::new(array_agg::ArrayAgg::new(data_type)?),
-            AggregateFunction::BoolAnd => self.bools(arg, bools::Joins::And)?,
-            AggregateFunction::BoolOr => self.bools(arg, bools::Joins::Or)?,
+            AggregateFunction::BoolAnd => self.bools(arg, min_max::Side::Min)?,
+            AggregateFunction::BoolOr => self.bools(arg, min_max::Side::Max)?,
         })
     }
 
@@ -305,9 +304,10 @@ impl Aggregate {
         }
     }
 
-    fn bools(&self, arg: &DataType, joins: bools::Joins) -> Result<Box<dyn Accumulator>, Error> {
+    /// All are true if the least is, any is true if the greatest is.
+    fn bools(&self, arg: &DataType, side: min_max::Side) -> Result<Box<dyn Accumulator>, Error> {
         match arg {
-            DataType::Boolean => Ok(Box::new(bools::Bools::new(joins))),
+            DataType::Boolean => Ok(Box::new(min_max::BooleanMinMax::new(side))),
             _ => Err(self.unsupported()),
         }
     }

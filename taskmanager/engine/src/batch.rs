@@ -234,6 +234,13 @@ impl BadRows {
         self.event_time.push(writable);
     }
 
+    /// Adds a row of a batch, with its origin and time.
+    pub fn push_row(&mut self, batch: &StreamBatch, row: usize, raw: &[u8], reason: String) {
+        let origin = batch.origin.as_ref().map(|o| (&o.source, o.position(row)));
+        let event_time = batch.event_time.as_ref().map(|times| times.value(row));
+        self.push(Some(raw), reason, origin, event_time);
+    }
+
     /// Number of rows so far.
     pub fn len(&self) -> usize {
         self.reason.len()

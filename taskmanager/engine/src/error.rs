@@ -4,6 +4,7 @@
 
 use arrow::error::ArrowError;
 use datafusion_common::DataFusionError;
+use streamforge_core::causes;
 use streamforge_core::units::ByteSize;
 
 /// Why a task cannot go on.
@@ -130,13 +131,6 @@ impl Error {
 
     /// The message with its causes, for the place where it is handled.
     pub fn with_causes(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        text
+        causes::with_causes(self)
     }
 }

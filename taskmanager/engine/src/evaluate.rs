@@ -177,9 +177,7 @@ pub fn bad_rows(batch: &StreamBatch, bad: Vec<(usize, String)>) -> BadRows {
     let mut rows = BadRows::default();
     for (idx, reason) in bad {
         let raw = row_as_json(&batch.rows, idx);
-        let origin = batch.origin.as_ref().map(|o| (&o.source, o.position(idx)));
-        let time = batch.event_time.as_ref().map(|times| times.value(idx));
-        rows.push(Some(raw.as_bytes()), reason, origin, time);
+        rows.push_row(batch, idx, raw.as_bytes(), reason);
     }
     rows
 }

@@ -11,11 +11,16 @@ pub mod window_final;
 pub mod window_partial;
 pub mod windowed;
 
+use arrow::array::ArrayRef;
 use arrow::error::ArrowError;
 use datafusion_common::DataFusionError;
+use streamforge_core::job_graph::Port;
+use streamforge_core::manifest::Counters;
 
 use crate::batch::{BadRows, StreamBatch};
 use crate::error::Error;
+use crate::evaluate::{Evaluator, bad_rows, evaluate};
+use crate::operator::Outputs;
 
 /// Who an operator is, for errors and `.bad`.
 #[derive(Clone, Debug)]
@@ -54,6 +59,25 @@ impl Named {
     /// `.bad` rows of this node.
     pub fn bad(&self, rows: BadRows) -> Result<StreamBatch, Error> {
         rows.finish(&self.node).map_err(|error| self.kernel(error))
+    }
+
+    /// Evaluates over a batch: its good rows, and their columns. The bad ones are counted and leave here.
+    pub fn evaluate(
+        &self,
+        evaluators: &[Evaluator],
+        batch: StreamBatch,
+        counters: &mut Counters,
+        out: &mut Outputs,
+    ) -> Result<(StreamBatch, Vec<ArrayRef>), Error> {
+        let evaluated = evaluate(evaluators, &batch).map_err(|error| self.kernel(error))?;
+        if !evaluated.bad.is_empty() {
+            counters.bad += count(evaluated.bad.len());
+            if out.is_read(Port::Bad) {
+                let bad = bad_rows(&batch, evaluated.bad);
+                out.push(Port::Bad, self.bad(bad)?);
+            }
+        }
+        Ok((evaluated.good.unwrap_or(batch), evaluated.columns))
     }
 }
 

@@ -1,7 +1,8 @@
 //! SQL types as Arrow types, and schemas of operator outputs.
 //!
-//! Owns: the one mapping between [`streamforge_core::data_type::DataType`] and Arrow's. Strings are
-//! Utf8 at node edges, times are microseconds.
+//! Owns: which Arrow type stands for a [`streamforge_core::data_type::DataType`]. Strings are Utf8 at
+//! node edges, times are microseconds. The plan has the same table, since neither may import the other;
+//! a test of the task manager compares them.
 
 use std::sync::Arc;
 
@@ -44,45 +45,6 @@ fn item_field(item: &DataType) -> FieldRef {
     Arc::new(Field::new("item", arrow_type(item), true))
 }
 
-/// The SQL type of an Arrow type that an expression returned; `None` if no column may have it.
-pub fn sql_type(data_type: &ArrowType) -> Option<DataType> {
-    Some(match data_type {
-        ArrowType::Boolean => DataType::Boolean,
-        ArrowType::Int8
-        | ArrowType::Int16
-        | ArrowType::Int32
-        | ArrowType::UInt8
-        | ArrowType::UInt16 => DataType::Int,
-        ArrowType::Int64 | ArrowType::UInt32 | ArrowType::UInt64 => DataType::BigInt,
-        ArrowType::Float16 | ArrowType::Float32 => DataType::Real,
-        ArrowType::Float64 => DataType::Double,
-        ArrowType::Decimal32(p, s) | ArrowType::Decimal64(p, s) | ArrowType::Decimal128(p, s) => {
-            DataType::Decimal(*p, u8::try_from(*s).ok()?)
-        }
-        ArrowType::Utf8 | ArrowType::LargeUtf8 | ArrowType::Utf8View => DataType::Text,
-        ArrowType::Binary
-        | ArrowType::LargeBinary
-        | ArrowType::BinaryView
-        | ArrowType::FixedSizeBinary(_) => DataType::Bytea,
-        ArrowType::Date32 | ArrowType::Date64 => DataType::Date,
-        ArrowType::Timestamp(_, None) => DataType::Timestamp,
-        ArrowType::Timestamp(_, Some(_)) => DataType::TimestampTz,
-        ArrowType::List(item)
-        | ArrowType::LargeList(item)
-        | ArrowType::FixedSizeList(item, _)
-        | ArrowType::ListView(item)
-        | ArrowType::LargeListView(item) => DataType::List(Box::new(sql_type(item.data_type())?)),
-        ArrowType::Struct(fields) => DataType::Struct(
-            fields
-                .iter()
-                .map(|field| Some((field.name().clone(), sql_type(field.data_type())?)))
-                .collect::<Option<Vec<_>>>()?,
-        ),
-        ArrowType::Dictionary(_, value) => sql_type(value)?,
-        _ => return None,
-    })
-}
-
 /// The Arrow field of a column.
 pub fn field(column: &Column) -> Field {
     Field::new(&column.name, arrow_type(&column.data_type), column.nullable)
@@ -91,32 +53,4 @@ pub fn field(column: &Column) -> Field {
 /// The Arrow schema of columns.
 pub fn schema(columns: &[Column]) -> SchemaRef {
     Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_sql_type_round_trips_through_arrow() {
-        for text in [
-            "BOOLEAN",
-            "INT",
-            "BIGINT",
-            "REAL",
-            "DOUBLE",
-            "DECIMAL(18,2)",
-            "TEXT",
-            "BYTEA",
-            "DATE",
-            "TIMESTAMP",
-            "TIMESTAMPTZ",
-            "TEXT[]",
-            "STRUCT(a INT, b TEXT[])",
-        ] {
-            let data_type: DataType = text.parse().unwrap();
-
-            assert_eq!(sql_type(&arrow_type(&data_type)), Some(data_type), "{text}");
-        }
-    }
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::try_join_all;
 use streamforge_connectors::registry as connectors;
+use streamforge_core::causes::with_causes;
 use streamforge_core::ids::{CheckpointId, SlotId, SubtaskIdx, TaskId};
 use streamforge_core::job_graph::OperatorKind;
 use streamforge_core::key_group::KeyGroup;
@@ -501,7 +502,7 @@ pub(super) async fn receive(
                 Err(error) => {
                     let event = Event::Failed {
                         task: Some(id),
-                        cause: crate::upload::with_causes(&error),
+                        cause: with_causes(&error),
                         retry: error.may_succeed_later(),
                     };
                     let _gone = events.send(event).await;

@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::Stream;
+use streamforge_core::causes::with_causes;
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::Generation;
 use streamforge_engine::barrier::Barrier;
@@ -27,7 +28,6 @@ use tonic::{Request, Response, Status, Streaming};
 use super::frame::Decoder;
 use super::sender::describe;
 use super::{Config, Error, MESSAGE_BYTES_MAX, Shared, Totals, credit, frame};
-use crate::upload::with_causes;
 
 pub use registry::{Admitted, Port, Registry};
 pub use uplink::Uplink;

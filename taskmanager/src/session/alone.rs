@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
+use streamforge_core::causes::with_causes;
 use streamforge_core::frame;
 use streamforge_core::manifest::{self, HEAD_KEY, Head};
 use streamforge_store::ObjectStore;
 use tokio::time::Instant;
-
-use crate::upload::with_causes;
 
 /// So often the head is read with the shortest pause between.
 const LOOKS_SOON: u32 = 6;

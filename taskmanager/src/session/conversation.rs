@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use streamforge_core::causes::with_causes;
 use streamforge_core::messages::{Event, Stamp};
 use streamforge_proto::convert::coordinator::{
     PROTOCOL_LEAVING, PROTOCOL_MAX, PROTOCOL_MIN, from_command, to_event,
@@ -22,7 +23,6 @@ use tonic::transport::Endpoint;
 
 use super::counted::{Bytes, Counted};
 use crate::manager::Request;
-use crate::upload::with_causes;
 
 /// How long a call may take to be answered.
 const CALL_MAX: Duration = Duration::from_secs(5);

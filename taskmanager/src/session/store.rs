@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use streamforge_core::causes::with_causes;
 use streamforge_core::s3::S3Place;
 use streamforge_store::s3::Limits;
 use streamforge_store::{FolderStore, ObjectStore, S3Store};
-
-use crate::upload::with_causes;
 
 /// Opens the place that a coordinator names: a folder, or a bucket with its settings as JSON.
 pub(super) async fn open(

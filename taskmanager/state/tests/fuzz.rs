@@ -1,9 +1,8 @@
 //! Fuzz targets of keyed state and of the late log: under a right checksum, too, any bytes are rows
 //! or an error, and rows that are read are written so that they read the same (C8).
 
-use std::error::Error;
-
 use arrow::record_batch::RecordBatch;
+use streamforge_core::causes::with_causes;
 use streamforge_core::frame;
 use streamforge_core::ids::OperatorUid;
 use streamforge_core::key_group::KeyGroup;
@@ -17,16 +16,6 @@ use xxhash_rust::xxh3::xxh3_64;
 mod harness;
 
 use harness::Target;
-
-fn text_of(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
-}
 
 /// A block with the right length and checksum.
 fn block(bytes: &[u8], rows: u64) -> BlockRef {
@@ -42,7 +31,7 @@ fn block(bytes: &[u8], rows: u64) -> BlockRef {
 /// The rows of a block of which nobody said how many it has: that is asked of the refusal.
 fn read(bytes: &[u8]) -> Result<RecordBatch, String> {
     let refused = decode_block("parts/x", &block(bytes, u64::MAX), bytes);
-    let text = text_of(&refused.expect_err("no block has so many rows"));
+    let text = with_causes(&refused.expect_err("no block has so many rows"));
     let n = text
         .split_once(": ")
         .and_then(|(_, reason)| reason.split_once(" rows, expected"));
@@ -73,8 +62,8 @@ fn fuzz_snapshot_block_is_rows_or_refused_c8() {
             rows: rows.clone(),
             groups: vec![(KeyGroup(7), 0..n)],
         };
-        let (object, stored) =
-            encode_part("parts/y".to_owned(), "slices", &part).map_err(|error| text_of(&error))?;
+        let (object, stored) = encode_part("parts/y".to_owned(), "slices", &part)
+            .map_err(|error| with_causes(&error))?;
         assert!(frame::decode(frame::PART, &object).is_ok());
         let block = &stored.blocks[0];
         let again = block_bytes(&object, block).expect("the block is in its object");
@@ -94,10 +83,11 @@ fn fuzz_late_log_is_rows_of_an_operator_or_refused_c8() {
     };
     target.run(|payload| {
         let object = frame::encode(frame::LATE_LOG, payload);
-        let (uid, rows) = decode_late_log("late/x", &object).map_err(|error| text_of(&error))?;
+        let (uid, rows) =
+            decode_late_log("late/x", &object).map_err(|error| with_causes(&error))?;
         let uid: OperatorUid = uid;
-        let (object, stored) =
-            encode_late_log("late/y".to_owned(), &uid, &rows).map_err(|error| text_of(&error))?;
+        let (object, stored) = encode_late_log("late/y".to_owned(), &uid, &rows)
+            .map_err(|error| with_causes(&error))?;
         assert_eq!(stored.checksum, xxh3_64(&object));
         let again = decode_late_log("late/y", &object);
         assert_eq!(again.ok(), Some((uid, rows)));

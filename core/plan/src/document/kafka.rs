@@ -15,8 +15,9 @@ use streamforge_crds::v1alpha1::{
 
 use super::Output;
 use super::nodes::Context;
+use super::sinks::check_columns;
 use crate::kafka_settings;
-use crate::problem::{did_you_mean, listed};
+use crate::problem::did_you_mean;
 
 /// Longest name of a topic that brokers take.
 const TOPIC_BYTES_MAX: usize = 249;
@@ -389,25 +390,7 @@ pub(super) fn check_sink(
     check_servers(&kafka.bootstrap_servers, path, context);
     check_topic(&kafka.topic, &format!("{path}.topic"), context);
     let list = format!("{path}.key");
-    for (idx, name) in kafka.key.iter().enumerate() {
-        let path = format!("{list}[{}]", context.places.document_idx(&list, idx));
-        let columns = || input.columns.iter().map(|column| column.name.as_str());
-        match input.columns.iter().find(|column| column.name == *name) {
-            None => {
-                let hint = did_you_mean(name, columns())
-                    .unwrap_or_else(|| format!("the columns are {}", listed(columns())));
-                context.add(&path, format!("no column is named `{name}`"), Some(hint));
-            }
-            Some(column) if matches!(column.data_type, DataType::List(_) | DataType::Struct(_)) => {
-                let message = format!("a key cannot be made of a {}", column.data_type);
-                context.add(&path, message, None);
-            }
-            Some(_) => {}
-        }
-        if kafka.key.iter().take(idx).any(|other| other == name) {
-            context.add(&path, format!("`{name}` is in the list twice"), None);
-        }
-    }
+    check_columns(&kafka.key, &list, "a key cannot be made of", input, context);
     if sink.changelog == Some(Changelog::Upsert)
         && kafka.key.is_empty()
         && !context.places.is_cut(&list)

@@ -11,7 +11,7 @@ use super::kafka;
 use super::nodes::Context;
 use super::s3;
 use super::sources::{check_local_path, resolve_format};
-use crate::problem::{did_you_mean, listed};
+use crate::expression::{Error, no_such_column};
 
 pub(super) fn resolve(
     sink: &Sink,
@@ -91,34 +91,39 @@ fn check_file(file: &FileSink, path: &str, input: &Output, context: &mut Context
 }
 
 fn check_partitions(names: &[String], list: &str, input: &Output, context: &mut Context<'_>) {
+    check_columns(names, list, "a folder cannot be named by", input, context);
+    let mut columns = input.columns.iter();
+    if columns.len() > 0 && columns.all(|column| names.contains(&column.name)) {
+        let message = "all columns name folders, so that no data is left";
+        context.add(list, message, None);
+    }
+}
+
+/// Columns of the input, each once and with a text; `not_by` says what the others cannot do.
+pub(super) fn check_columns(
+    names: &[String],
+    list: &str,
+    not_by: &str,
+    input: &Output,
+    context: &mut Context<'_>,
+) {
     let mut seen = BTreeSet::new();
     for (idx, name) in names.iter().enumerate() {
         let path = format!("{list}[{}]", context.places.document_idx(list, idx));
-        let columns = || input.columns.iter().map(|column| column.name.as_str());
-        match input.columns.iter().find(|column| column.name == *name) {
+        let column = input.columns.iter().find(|column| column.name == *name);
+        match column.map(|column| &column.data_type) {
             None => {
-                let hint = did_you_mean(name, columns())
-                    .unwrap_or_else(|| format!("the columns are {}", listed(columns())));
-                context.add(&path, format!("no column is named `{name}`"), Some(hint));
+                let Error { message, hint } = no_such_column(name, &input.columns);
+                context.add(&path, message, hint);
             }
-            Some(column) => {
-                if matches!(column.data_type, DataType::List(_) | DataType::Struct(_)) {
-                    let message = format!("a folder cannot be named by a {}", column.data_type);
-                    context.add(&path, message, None);
-                }
+            Some(data_type @ (DataType::List(_) | DataType::Struct(_))) => {
+                context.add(&path, format!("{not_by} a {data_type}"), None);
             }
+            Some(_) => {}
         }
         if !seen.insert(name) {
             context.add(&path, format!("`{name}` is in the list twice"), None);
         }
-    }
-    let known = seen
-        .iter()
-        .filter(|name| input.columns.iter().any(|c| c.name == ***name))
-        .count();
-    if known > 0 && known == input.columns.len() {
-        let message = "all columns name folders, so that no data is left";
-        context.add(list, message, None);
     }
 }
 

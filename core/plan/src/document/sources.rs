@@ -469,7 +469,7 @@ fn event_time(
         if let Some(column) = &spec.column
             && scope.column(column).is_none()
         {
-            return Err(no_such_column(column, &scope));
+            return Err(no_such_column(column, columns));
         }
         let parsed = parse(&sql)?;
         let wanted = [DataType::Timestamp, DataType::TimestampTz];

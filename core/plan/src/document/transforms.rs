@@ -10,8 +10,8 @@ use super::nodes::Context;
 use super::resolve::ResolvedAggregate;
 use super::{Kind, Output, windows};
 use crate::expression::{
-    AggregateItem, Aggregates, Error, Parsed, Scope, check_words, parse, quoted, resolve_as,
-    resolve_ast, resolve_item,
+    AggregateItem, Aggregates, Error, Parsed, Scope, check_words, no_column_named, parse, quoted,
+    resolve_as, resolve_ast, resolve_item,
 };
 use crate::problem::listed;
 
@@ -482,7 +482,7 @@ fn over_error(error: Error, spec: &AggregateSpec) -> Error {
     let input = spec
         .input
         .iter()
-        .find(|column| error.message == format!("no column is named `{}`", column.name));
+        .find(|column| error.message == no_column_named(&column.name));
     let Some(column) = input else { return error };
     let keys = listed(spec.keys.iter().map(|key| key.name.as_str()));
     Error::with_hint(

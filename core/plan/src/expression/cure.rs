@@ -10,9 +10,9 @@ use datafusion_sql::sqlparser::ast::{
 };
 use streamforge_core::data_type::DataType;
 
-use super::Error;
 use super::lower::Scope;
 use super::parse::{Ast, visit};
+use super::{Error, no_column_named};
 
 /// Functions of other systems, and what does the same here.
 const ELSEWHERE: [(&str, &str); 11] = [
@@ -94,8 +94,7 @@ fn habit(expr: &Expr, error: &Error, scope: &Scope) -> Option<(String, bool)> {
             guess(format!("write `CAST('{number}' AS DOUBLE)`"))
         }
         Expr::Identifier(ident)
-            if ident.quote_style == Some('"')
-                && error.message == format!("no column is named `{}`", ident.value) =>
+            if ident.quote_style == Some('"') && error.message == no_column_named(&ident.value) =>
         {
             let value = ident.value.replace('\'', "''");
             let hint = format!("a text stands in single quotes: `'{value}'`");

@@ -439,7 +439,7 @@ fn plan_error(error: &DataFusionError, scope: &Scope) -> Error {
     if let DataFusionError::SchemaError(error, _) = error.find_root()
         && let SchemaError::FieldNotFound { field, .. } = error.as_ref()
     {
-        return no_such_column(&field.name, scope);
+        return no_such_column(&field.name, scope.columns());
     }
     let text = match error.find_root() {
         DataFusionError::Diagnostic(_, inner) => inner.strip_backtrace(),

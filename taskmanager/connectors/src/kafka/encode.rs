@@ -199,7 +199,7 @@ impl Encoder {
                 None
             });
             if let Some(reason) = refused {
-                push_bad(bad, batch, row, reason);
+                bad.push_row(batch, row, &json_row(&batch.rows, row), reason);
                 if upsert && op == RowOp::UpdateAfter {
                     // What it would have overwritten is not true any more.
                     keys.with(row, |key| {
@@ -246,16 +246,6 @@ fn keyless_turn(keyless_n: &mut u32, partitions_n: i32) -> i32 {
     let turn = (*keyless_n / KEYLESS_RUN) % partitions_n;
     *keyless_n = keyless_n.wrapping_add(1);
     i32::try_from(turn).unwrap_or(0)
-}
-
-fn push_bad(bad: &mut BadRows, batch: &StreamBatch, row: usize, reason: String) {
-    let raw = json_row(&batch.rows, row);
-    let origin = batch
-        .origin
-        .as_ref()
-        .map(|origin| (&origin.source, origin.position(row)));
-    let event_time = batch.event_time.as_ref().map(|times| times.value(row));
-    bad.push(Some(&raw), reason, origin, event_time);
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! `min(x)` and `max(x)`. State: the argument's type, NULL where no value was seen.
+//! `min(x)` and `max(x)`, and so `bool_and(x)` and `bool_or(x)`. State: the argument's type, NULL where no
+//! value was seen.
 //!
 //! Floats are ordered -NaN < -Inf < ... < -0 < 0 < ... < Inf < NaN, text by its bytes.
 

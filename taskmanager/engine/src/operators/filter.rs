@@ -6,7 +6,7 @@ use streamforge_core::manifest::Counters;
 
 use crate::batch::StreamBatch;
 use crate::error::Error;
-use crate::evaluate::{Evaluator, bad_rows, evaluate};
+use crate::evaluate::Evaluator;
 use crate::operator::{Operator, Outputs};
 use crate::operators::{Named, count};
 
@@ -31,17 +31,10 @@ impl Filter {
 impl Operator for Filter {
     fn on_batch(&mut self, _: usize, batch: StreamBatch, out: &mut Outputs) -> Result<(), Error> {
         self.counters.rows_in += count(batch.len());
-        let evaluated =
-            evaluate(&self.predicate, &batch).map_err(|error| self.named.kernel(error))?;
-        if !evaluated.bad.is_empty() {
-            self.counters.bad += count(evaluated.bad.len());
-            if out.is_read(Port::Bad) {
-                let bad = bad_rows(&batch, evaluated.bad);
-                out.push(Port::Bad, self.named.bad(bad)?);
-            }
-        }
-        let good = evaluated.good.unwrap_or(batch);
-        let Some(keep) = evaluated.columns.first() else {
+        let (good, columns) =
+            self.named
+                .evaluate(&self.predicate, batch, &mut self.counters, out)?;
+        let Some(keep) = columns.first() else {
             return Ok(());
         };
         let keep = keep.as_boolean();

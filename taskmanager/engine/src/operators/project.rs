@@ -10,7 +10,7 @@ use streamforge_core::manifest::Counters;
 
 use crate::batch::StreamBatch;
 use crate::error::Error;
-use crate::evaluate::{Evaluator, bad_rows, evaluate};
+use crate::evaluate::Evaluator;
 use crate::operator::{Operator, Outputs};
 use crate::operators::{Named, count};
 use crate::types::schema;
@@ -48,20 +48,14 @@ pub(crate) fn assemble(
 impl Operator for Project {
     fn on_batch(&mut self, _: usize, batch: StreamBatch, out: &mut Outputs) -> Result<(), Error> {
         self.counters.rows_in += count(batch.len());
-        let evaluated = evaluate(&self.items, &batch).map_err(|error| self.named.kernel(error))?;
-        if !evaluated.bad.is_empty() {
-            self.counters.bad += count(evaluated.bad.len());
-            if out.is_read(Port::Bad) {
-                let bad = bad_rows(&batch, evaluated.bad);
-                out.push(Port::Bad, self.named.bad(bad)?);
-            }
-        }
-        let good = evaluated.good.unwrap_or(batch);
+        let (good, columns) = self
+            .named
+            .evaluate(&self.items, batch, &mut self.counters, out)?;
         if good.is_empty() {
             return Ok(());
         }
         self.counters.passed += count(good.len());
-        let rows = assemble(&self.schema, evaluated.columns, good.len())
+        let rows = assemble(&self.schema, columns, good.len())
             .map_err(|error| self.named.kernel(error))?;
         out.push(Port::Main, good.with_rows(rows));
         Ok(())

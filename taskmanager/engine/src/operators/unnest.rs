@@ -10,7 +10,7 @@ use streamforge_core::manifest::Counters;
 
 use crate::batch::{BATCH_ROWS, StreamBatch};
 use crate::error::Error;
-use crate::evaluate::{Evaluator, bad_rows, evaluate};
+use crate::evaluate::Evaluator;
 use crate::operator::{Operator, Outputs};
 use crate::operators::project::assemble;
 use crate::operators::{Named, count};
@@ -57,16 +57,10 @@ impl Unnest {
 impl Operator for Unnest {
     fn on_batch(&mut self, _: usize, batch: StreamBatch, out: &mut Outputs) -> Result<(), Error> {
         self.counters.rows_in += count(batch.len());
-        let evaluated = evaluate(&self.item, &batch).map_err(|error| self.named.kernel(error))?;
-        if !evaluated.bad.is_empty() {
-            self.counters.bad += count(evaluated.bad.len());
-            if out.is_read(Port::Bad) {
-                let bad = bad_rows(&batch, evaluated.bad);
-                out.push(Port::Bad, self.named.bad(bad)?);
-            }
-        }
-        let good = evaluated.good.unwrap_or(batch);
-        let Some(lists) = evaluated.columns.first() else {
+        let (good, columns) = self
+            .named
+            .evaluate(&self.item, batch, &mut self.counters, out)?;
+        let Some(lists) = columns.first() else {
             return Ok(());
         };
         let lists = lists.as_list::<i32>();

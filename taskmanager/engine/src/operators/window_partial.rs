@@ -24,7 +24,7 @@ use super::{Named, count};
 use crate::aggregate;
 use crate::batch::{BATCH_ROWS, StreamBatch};
 use crate::error::Error;
-use crate::evaluate::{Evaluator, bad_rows, evaluate};
+use crate::evaluate::Evaluator;
 use crate::group_table::{GroupTable, TableInput};
 use crate::key_hash::grouping_form;
 use crate::operator::{Operator, Outputs};
@@ -74,21 +74,15 @@ impl WindowPartial {
         batch: StreamBatch,
         out: &mut Outputs,
     ) -> Result<(StreamBatch, Vec<ArrayRef>), Error> {
-        let evaluated = evaluate(&self.evaluators, &batch).map_err(|e| self.named.kernel(e))?;
-        if !evaluated.bad.is_empty() {
-            self.counters.bad += count(evaluated.bad.len());
-            if out.is_read(Port::Bad) {
-                let bad = bad_rows(&batch, evaluated.bad);
-                out.push(Port::Bad, self.named.bad(bad)?);
-            }
-        }
-        let good = evaluated.good.unwrap_or(batch);
+        let (good, columns) =
+            self.named
+                .evaluate(&self.evaluators, batch, &mut self.counters, out)?;
         if good.is_empty() {
             return Ok((good, Vec::new()));
         }
         let columns = self
             .windowed
-            .cast(evaluated.columns)
+            .cast(columns)
             .map_err(|e| self.named.kernel(e))?;
         Ok((good, columns))
     }

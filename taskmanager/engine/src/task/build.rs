@@ -58,13 +58,6 @@ pub struct TaskPlan<'a> {
 }
 
 impl TaskPlan<'_> {
-    /// This subtask's place among those there are, and how many these are.
-    pub fn rank(&self) -> (u32, u32) {
-        let before = self.subtasks.iter().filter(|it| **it < self.id.subtask);
-        let n = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        (n(before.count()), n(self.subtasks.len()))
-    }
-
     /// Who sends to this task through an edge.
     pub fn senders(&self, edge: usize) -> Vec<SubtaskIdx> {
         self.peers(edge)

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use futures::Stream;
+use streamforge_core::causes::with_causes;
 use streamforge_engine::batch::StreamBatch;
 use streamforge_engine::task::Element;
 use streamforge_proto::convert::exchange::{Opening, encode_barrier, rows_bytes};
@@ -19,7 +20,6 @@ use super::super::frame::{self, Encoder, batch_bytes};
 use super::super::{MESSAGE_BYTES_MAX, Shared, Totals};
 use super::Ending;
 use super::queue::{Queue, Taken};
-use crate::upload::with_causes;
 
 /// Room in a message for what travels beside a frame's rows.
 const MESSAGE_OVERHEAD: usize = 64 * 1024;

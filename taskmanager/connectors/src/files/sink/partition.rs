@@ -73,7 +73,7 @@ impl Partitioner {
                     let row = u32::try_from(row).unwrap_or(u32::MAX);
                     rows_of.entry(folder).or_default().push(row);
                 }
-                Err(reason) => push_bad(bad, batch, row, reason),
+                Err(reason) => bad.push_row(batch, row, &json_row(&batch.rows, row), reason),
             }
         }
         let schema = batch.rows.schema();
@@ -116,15 +116,4 @@ impl Partitioner {
         }
         Ok(folder)
     }
-}
-
-/// Adds a row as JSON, with its origin and time.
-fn push_bad(bad: &mut BadRows, batch: &StreamBatch, row: usize, reason: String) {
-    let raw = json_row(&batch.rows, row);
-    let origin = batch
-        .origin
-        .as_ref()
-        .map(|origin| (&origin.source, origin.position(row)));
-    let event_time = batch.event_time.as_ref().map(|times| times.value(row));
-    bad.push(Some(&raw), reason, origin, event_time);
 }

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
-use arrow::compute::concat;
+use arrow::array::{ArrayRef, RecordBatch};
 use streamforge_core::event_time::Watermark;
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::job_graph::Emit;
@@ -341,25 +340,8 @@ fn slice_runs(rows: &RecordBatch, keys_n: usize) -> Result<Vec<(SliceKey, TableR
     }
     gathered
         .into_iter()
-        .map(|(key, pieces)| Ok((key, concat_pieces(&pieces)?)))
+        .map(|(key, pieces)| Ok((key, TableRows::concat(&pieces)?)))
         .collect()
-}
-
-fn concat_pieces(pieces: &[TableRows]) -> Result<TableRows, Error> {
-    let columns_n = pieces.first().map_or(0, |piece| piece.columns.len());
-    let column = |idx: usize| {
-        let arrays: Vec<&dyn Array> = pieces
-            .iter()
-            .filter_map(|p| p.columns.get(idx))
-            .map(AsRef::as_ref)
-            .collect();
-        concat(&arrays)
-    };
-    let columns = (0..columns_n).map(column).collect::<Result<_, _>>()?;
-    Ok(TableRows {
-        columns,
-        rows: pieces.iter().map(|piece| piece.rows).sum(),
-    })
 }
 
 impl WindowState for SlicedFinal {

@@ -10,8 +10,8 @@ use arrow::error::ArrowError;
 use streamforge_core::event_time::{EVENT_TIME_MAX, EVENT_TIME_MIN};
 use streamforge_engine::batch::{BadRows, StreamBatch};
 
-use super::push_bad;
 use crate::formats::time::DAY_MICROS;
+use crate::formats::write::json_row;
 
 fn time_is_outside(micros: i64) -> bool {
     !(EVENT_TIME_MIN..=EVENT_TIME_MAX).contains(&micros)
@@ -76,7 +76,7 @@ pub fn writable(batch: &StreamBatch, bad: &mut BadRows) -> Result<Option<StreamB
             None => good.push(u32::try_from(row).unwrap_or(u32::MAX)),
             Some((_, name)) => {
                 let reason = format!("column {name}: a time outside years 0001..9999");
-                push_bad(bad, batch, row, reason);
+                bad.push_row(batch, row, &json_row(&batch.rows, row), reason);
             }
         }
     }
