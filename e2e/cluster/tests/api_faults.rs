@@ -21,7 +21,9 @@ const AT_ONCE: usize = 3;
 const WARNINGS_MAX: usize = 120;
 
 /// What an operator may say of it; the last ones when it cannot begin, and before it ends.
-const ANNOUNCED: [&str; 7] = [
+const ANNOUNCED: [&str; 8] = [
+    // Told after a minute of broken watches, which a life takes on a slow machine.
+    "watch fails again and again",
     "pass failed",
     "pass over a savepoint failed",
     "lease not",
