@@ -29,9 +29,11 @@ use super::group::Row;
 use super::late::LateLog;
 use super::multiset::Multiset;
 
+mod folders;
 mod rows;
 mod work;
 
+use folders::without_folder;
 use rows::{add_rows, assemble, outside_years, result_rows};
 use work::{Work, plan_work};
 
@@ -296,16 +298,18 @@ impl<'g> Oracle<'g> {
         let Some(Work::Sink {
             rows: Some(rows),
             limit,
+            folders,
             bad,
         }) = self.work.get_mut(idx)
         else {
             self.counter(idx).passed += batch.len() as u64;
             return Ok(());
         };
-        let refused = match limit {
+        let mut refused = match limit {
             Some(limit) => limit.refused(batch)?.into_iter().collect(),
             None => outside_years(&batch.rows)?,
         };
+        refused.extend(without_folder(&batch.rows, folders));
         if refused.is_empty() {
             add_rows(rows, &batch.rows, *bad)?;
             self.counter(idx).passed += batch.len() as u64;

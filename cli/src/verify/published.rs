@@ -55,6 +55,14 @@ pub struct Files {
     pub laid_otherwise_n: usize,
 }
 
+/// The columns that are folders, as the document says now.
+pub fn partition_by(spec: &SinkSpec) -> Vec<String> {
+    let list = spec.connector.config.get("partitionBy");
+    let list = list.and_then(|list| list.as_array());
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    list.into_iter().flatten().filter_map(text).collect()
+}
+
 /// A file, and the column and the text of each folder that it lies in.
 type Found = (PathBuf, Vec<(usize, String)>);
 
@@ -67,17 +75,11 @@ impl<'a> Published<'a> {
             .get("path")
             .and_then(|path| path.as_str())
             .unwrap_or_default();
-        let partition_by = config.get("partitionBy").and_then(|list| list.as_array());
-        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
         Ok(Self {
             root: path.strip_prefix("file://").unwrap_or(path).into(),
             prefix,
             columns: &spec.input,
-            partition_by: partition_by
-                .into_iter()
-                .flatten()
-                .filter_map(text)
-                .collect(),
+            partition_by: partition_by(spec),
             format: spec.format.as_ref().context("a sink without format")?,
             changelog: spec.changelog,
         })

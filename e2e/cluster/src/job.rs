@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::Duration;
 
+use serde_json::Value;
 use streamforge_process::{Random, Workspace};
 
 use crate::kubectl::{apply, eventually, get};
@@ -41,13 +42,23 @@ pub fn kill_pods(namespace: &Namespace, job: &str, kills_n: usize, seed: u64) {
         let pod = format!("{job}-tm-{}", random.below(2));
         let uid = eventually(&pod, 60, || {
             let found = get(namespace.name(), "pod", &pod)?;
-            found["metadata"]["uid"].as_str().map(str::to_owned)
+            // It may go in between by itself, and then it was not killed.
+            let kill = ["delete", "pod", &pod, "--force", "--grace-period=0"];
+            let said = namespace.kubectl(&[&kill[..], &["--ignore-not-found"]].concat());
+            let uid = found["metadata"]["uid"].as_str().map(str::to_owned);
+            uid.filter(|_| !said.trim().is_empty())
         });
         killed.insert(uid);
-        namespace.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
     }
     assert_eq!(killed.len(), kills_n, "a pod was killed twice");
     assert_ne!(namespace.phase(job), "Finished", "it has too few rows");
+}
+
+/// The condition of this type; null if a status has none.
+pub fn condition(status: &Value, kind: &str) -> Value {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let mut conditions = conditions.filter(|it| it["type"] == kind);
+    conditions.next().cloned().unwrap_or_default()
 }
 
 /// What `checkpoint.storage.uri` says.

@@ -33,12 +33,14 @@ pub fn apply(namespace: &str, yaml: &str) -> Result<String, String> {
     with_input(&["apply", "-n", namespace, "-f", "-"], yaml)
 }
 
-/// Applies objects that name their own namespaces.
+/// Applies objects that name their own namespaces. By the API server: kubectl reads an object, and is refused when
+/// another test has written it before kubectl does.
 ///
 /// # Errors
 /// What the API server said when it refused them.
 pub fn apply_all(text: &str) -> Result<String, String> {
-    with_input(&["apply", "-f", "-"], text)
+    let by_server = ["--server-side", "--force-conflicts", "--field-manager=e2e"];
+    with_input(&[&["apply", "-f", "-"][..], &by_server].concat(), text)
 }
 
 /// One object, or nothing when it is not there.

@@ -25,10 +25,13 @@ mod trial;
 pub use api::Api;
 pub use declared::Declared;
 pub use http::Answer;
-pub use job::{ClicksJob, bucket_folder, finish, kill_pods, s3_settings, workspace};
+pub use job::{ClicksJob, bucket_folder, condition, finish, kill_pods, s3_settings, workspace};
 pub use kubectl::{apply, eventually, get, kubectl, try_kubectl};
 pub use life::{Ends, LIFE, Meddler, Step, difference, live, undisturbed};
-pub use namespace::{COORDINATOR_GONE, Namespace, TASK_MANAGERS_DIE, operator_namespace, variable};
+pub use namespace::{
+    COORDINATOR_GONE, Namespace, TASK_MANAGERS_DIE, leading_pod, lease, operator_namespace,
+    variable,
+};
 pub use operator::{Operator, Process, Release, rendered};
 pub use proxy::{Fate, Line, Proxy, refusal};
 pub use request::Request;

@@ -39,6 +39,8 @@ struct Shared {
     api: Api,
     since: String,
     has_ended: AtomicBool,
+    /// Containers whose logs are followed, or were.
+    known: Mutex<BTreeSet<String>>,
     /// Lines, each behind the name of its pod.
     trouble: Mutex<Vec<String>>,
 }
@@ -50,14 +52,14 @@ impl Logs {
             api: Api::open(),
             since: since.to_owned(),
             has_ended: AtomicBool::new(false),
+            known: Mutex::default(),
             trouble: Mutex::default(),
         });
         let theirs = Arc::clone(&shared);
         let looking = spawn(move || {
-            let mut known = BTreeSet::new();
             while !theirs.has_ended.load(Ordering::SeqCst) {
                 for of in &of {
-                    look(&theirs, of, &mut known);
+                    look(&theirs, of);
                 }
                 sleep(LOOK_EVERY);
             }
@@ -97,7 +99,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Follows containers that have started since the last look.
-fn look(shared: &Arc<Shared>, of: &Of, known: &mut BTreeSet<String>) {
+fn look(shared: &Arc<Shared>, of: &Of) {
     let Of {
         namespace,
         component,
@@ -113,7 +115,7 @@ fn look(shared: &Arc<Shared>, of: &Of, known: &mut BTreeSet<String>) {
         let id = container["containerID"].as_str().unwrap_or_default();
         if id.is_empty()
             || container["state"]["waiting"].is_object()
-            || !known.insert(id.to_owned())
+            || !lock(&shared.known).insert(id.to_owned())
         {
             continue;
         }
@@ -123,9 +125,11 @@ fn look(shared: &Arc<Shared>, of: &Of, known: &mut BTreeSet<String>) {
             "{pods}/{pod}/log?container={container}&follow=true&sinceTime={}",
             shared.since
         );
-        let shared = Arc::clone(shared);
+        let (shared, id) = (Arc::clone(shared), id.to_owned());
         spawn(move || {
             let Some(mut lines) = shared.api.stream(&target) else {
+                // A kubelet that does not answer now may do so at the next look.
+                lock(&shared.known).remove(&id);
                 return;
             };
             let mut line = String::new();

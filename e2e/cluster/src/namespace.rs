@@ -17,13 +17,16 @@ use crate::logs::{Logs, Of};
 pub const KEYS: &str = "store-keys";
 
 /// What a task manager says when its coordinator is gone, and when the next one has begun another attempt.
-pub const COORDINATOR_GONE: [&str; 2] = [
+pub const COORDINATOR_GONE: [&str; 3] = [
     "session with the coordinator is over",
+    "head not read in time",
     "the head names a newer attempt: ending",
 ];
 
-/// What a coordinator says of task managers that die.
-pub const TASK_MANAGERS_DIE: [&str; 4] = [
+/// What a coordinator says of task managers that die, and what they say themselves: an attempt that ends takes the
+/// sessions of the others along.
+pub const TASK_MANAGERS_DIE: [&str; 5] = [
+    "session with the coordinator is over",
     "task manager lost",
     "attempt failed",
     "checkpoint failed",
@@ -33,6 +36,19 @@ pub const TASK_MANAGERS_DIE: [&str; 4] = [
 /// Where the operator is.
 pub fn operator_namespace() -> String {
     variable("STREAMFORGE_NAMESPACE")
+}
+
+/// The Lease of the operators: who leads, and since when.
+pub fn lease() -> Value {
+    let lease = get(&operator_namespace(), "lease", "streamforge-operator");
+    lease.expect("an operator has led")["spec"].take()
+}
+
+/// The pod of the operator that leads; nothing if it is gone, or nobody leads.
+pub fn leading_pod() -> Option<Value> {
+    let lease = lease();
+    let holder = lease["holderIdentity"].as_str()?;
+    get(&operator_namespace(), "pod", holder)
 }
 
 /// What `e2e/cluster/with` says.
@@ -54,7 +70,7 @@ impl Namespace {
         static MADE_N: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let ms = now.expect("the clock is past 1970").as_millis() & 0xfff_ffff;
-        let unique = format!("{ms:x}{:x}", std::process::id());
+        let unique = format!("{ms:x}-{:x}", std::process::id());
         let n = MADE_N.fetch_add(1, Ordering::Relaxed);
         let name = format!("{test}-{unique}-{n}");
         let (id, secret) = (

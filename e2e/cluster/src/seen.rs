@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::api::Api;
 use crate::declared::Declared;
+use crate::job::condition;
 
 /// Where jobs are.
 const JOBS: &str = "/apis/streamforge.io/v1alpha1/namespaces";
@@ -98,12 +99,7 @@ impl Seen {
             return Some("there is no job".to_owned());
         };
         let status = &job["status"];
-        let condition = |name: &str| {
-            let conditions = status["conditions"].as_array().into_iter().flatten();
-            let mut conditions = conditions.filter(|it| it["type"] == name);
-            conditions.next().cloned().unwrap_or_default()
-        };
-        let progressing = condition("Progressing");
+        let progressing = condition(status, "Progressing");
         let settled = if declared.paused { "Paused" } else { "Settled" };
         let valid = if declared.spoiled { "False" } else { "True" };
         let mut wanted = vec![
@@ -113,7 +109,11 @@ impl Seen {
                 job["metadata"]["generation"].clone(),
             ),
             ("phase", status["phase"].clone(), obeyed.phase().into()),
-            ("Valid", condition("Valid")["status"].clone(), valid.into()),
+            (
+                "Valid",
+                condition(status, "Valid")["status"].clone(),
+                valid.into(),
+            ),
             ("Progressing", progressing["reason"].clone(), settled.into()),
         ];
         if obeyed.phase() == "Running" {

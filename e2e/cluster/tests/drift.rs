@@ -102,7 +102,7 @@ fn stateful_set_that_somebody_scales_is_scaled_back_at_once_and_no_more_than_onc
 
     namespace.kubectl(&["scale", "statefulset/clicks-tm", "--replicas=2"]);
 
-    eventually("the StatefulSet is scaled back", 10, || {
+    eventually("the StatefulSet is scaled back", 60, || {
         (generation().1 == 1).then_some(())
     });
     // Of kubectl, however it names itself.

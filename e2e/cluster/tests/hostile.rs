@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 use streamforge_e2e_cluster::{
-    ClicksJob, Namespace, Said, eventually, kubectl, operator_namespace, said,
+    ClicksJob, Namespace, Said, condition, eventually, kubectl, operator_namespace, said,
 };
 
 fn clicks<'a>(namespace: &'a Namespace, name: &'a str) -> ClicksJob<'a> {
@@ -29,7 +29,7 @@ fn apply(namespace: &Namespace, document: &str, more: &[&str]) -> Said {
 fn refusal(namespace: &Namespace, job: &str) -> String {
     eventually("Valid=False", 60, || {
         let status = namespace.job(job)?["status"].take();
-        let valid = status["conditions"].as_array()?.get(2)?.clone();
+        let valid = condition(&status, "Valid");
         (valid["status"] == "False").then(|| valid["message"].as_str().map(str::to_owned))?
     })
 }

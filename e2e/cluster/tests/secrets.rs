@@ -1,8 +1,8 @@
 //! Secrets that are missing, wrong, or replaced while a job runs; and their values, which nobody ever sees.
 
 use streamforge_e2e_cluster::{
-    ClicksJob, Namespace, apply, eventually, kubectl, operator_namespace, s3_settings, try_kubectl,
-    variable,
+    ClicksJob, Namespace, apply, condition, eventually, kubectl, operator_namespace, s3_settings,
+    try_kubectl, variable,
 };
 
 /// The Secret of these jobs.
@@ -53,7 +53,7 @@ fn write_right(namespace: &Namespace) {
 fn trouble(namespace: &Namespace, job: &str, reason: &str) -> String {
     eventually(reason, 90, || {
         let status = namespace.job(job)?["status"].take();
-        let progressing = status["conditions"].as_array()?.get(1)?.clone();
+        let progressing = condition(&status, "Progressing");
         (progressing["reason"] == reason)
             .then(|| progressing["message"].as_str().map(str::to_owned))?
     })
@@ -270,10 +270,11 @@ mod slow {
         let refusal = eventually("the keys are refused", 120, || {
             let status = namespace.job("clicks")?["status"].take();
             let failed = &status["checkpoint"]["lastFailed"]["reason"];
+            let progressing = condition(&status, "Progressing");
             let reason = [
                 failed,
                 &status["lastFailure"]["reason"],
-                &status["conditions"][1]["message"],
+                &progressing["message"],
             ];
             let told = reason.into_iter().filter_map(|it| it.as_str());
             told.filter(|it| it.contains("credentials are refused"))

@@ -1,7 +1,7 @@
 //! Upgrades that work and upgrades that do not; savepoints, and jobs of another namespace that begin with one.
 
 use streamforge_e2e_cluster::{
-    ClicksJob, Namespace, apply, bucket, bucket_folder, eventually, kubectl, s3_settings,
+    ClicksJob, Namespace, apply, bucket, bucket_folder, condition, eventually, kubectl, s3_settings,
 };
 use streamforge_process::Workspace;
 
@@ -33,7 +33,7 @@ fn edit(namespace: &Namespace, document: &str) {
 fn refused(namespace: &Namespace, job: &str, reason: &str) -> String {
     eventually(reason, 120, || {
         let status = namespace.job(job)?["status"].take();
-        let valid = status["conditions"].as_array()?.get(2)?.clone();
+        let valid = condition(&status, "Valid");
         (valid["reason"] == reason).then(|| valid["message"].as_str().map(str::to_owned))?
     })
 }
@@ -62,9 +62,11 @@ fn upgrade_takes_state_and_positions_with_it() {
     edit(&namespace, &document);
     let upgraded = eventually("the new document runs", 60, || {
         let status = namespace.job("clicks")?["status"].take();
-        (status["observedGeneration"] == 2 && status["phase"] == "Running").then_some(status)
+        let runs = condition(&status, "Ready")["status"] == "True";
+        (status["observedGeneration"] == 2 && runs).then_some(status)
     });
-    assert_eq!(upgraded["conditions"][2]["status"], "True", "{upgraded:#}");
+    let valid = condition(&upgraded, "Valid");
+    assert_eq!(valid["status"], "True", "{upgraded:#}");
     assert_eq!(namespace.pod_uids(), pods, "a pod was replaced");
 
     streamforge_e2e_cluster::finish(&namespace, "clicks", &document, 120);

@@ -1,7 +1,7 @@
 //! The webhook, as `kubectl apply` shows it: what is refused, what is only told, and who is never in the way.
 
 use streamforge_e2e_cluster::{
-    ClicksJob, Namespace, Said, eventually, get, kubectl, operator_namespace, said,
+    ClicksJob, Namespace, Said, condition, eventually, get, kubectl, operator_namespace, said,
 };
 
 fn clicks<'a>(namespace: &'a Namespace, more: &'a str) -> ClicksJob<'a> {
@@ -130,7 +130,7 @@ fn dry_run_of_an_edit_says_what_it_does_to_the_state_and_does_nothing() {
     assert!(applied.ok && applied.warnings().len() == 1, "{applied:?}");
     eventually("the edit runs", 60, || {
         let status = namespace.status("clicks");
-        let valid = status["conditions"][2]["status"] == "True";
+        let valid = condition(&status, "Valid")["status"] == "True";
         (valid && status["phase"] == "Running" && status["observedGeneration"] == 2).then_some(())
     });
     assert_eq!(namespace.pod_uids(), before.1, "a pod was replaced");
@@ -148,7 +148,7 @@ fn dry_run_of_an_edit_says_what_it_does_to_the_state_and_does_nothing() {
     eventually("a checkpoint of it", 60, || {
         (checkpoint()? > begun + 1).then_some(())
     });
-    let valid = namespace.status("clicks")["conditions"][2].take();
+    let valid = condition(&namespace.status("clicks"), "Valid");
     assert_eq!(valid["status"], "True", "{valid:#}");
     let events = namespace.kubectl(&["get", "events", "-o", "json"]);
     assert!(events.contains("\"reason\": \"StateDropped\""), "{events}");
@@ -171,8 +171,8 @@ fn job_that_is_wrong_already_can_be_labelled_edited_elsewhere_and_deleted() {
         apply(&namespace, &wrong, &[]).ok.then_some(())
     });
     eventually("condition Valid", 30, || {
-        let conditions = namespace.status("clicks")["conditions"].take();
-        (conditions[2]["reason"] == "InvalidSpec").then_some(())
+        let valid = condition(&namespace.status("clicks"), "Valid");
+        (valid["reason"] == "InvalidSpec").then_some(())
     });
     admission("-");
     wait_for_webhook_of(&namespace, &wrong);
@@ -288,8 +288,8 @@ fn operators_that_are_gone_are_in_nobodys_way_and_any_of_them_answers() {
         assert!(!apply(&namespace, &worse, DRY_RUN).ok);
     }
     eventually("a pass says it", 60, || {
-        let conditions = namespace.status("clicks")["conditions"].take();
-        (conditions[2]["reason"] == "InvalidSpec").then_some(())
+        let valid = condition(&namespace.status("clicks"), "Valid");
+        (valid["reason"] == "InvalidSpec").then_some(())
     });
     assert!(get(namespace.name(), "statefulset", "clicks-tm").is_none());
     namespace.kubectl(&["delete", "streamjob/clicks", "--timeout=60s"]);

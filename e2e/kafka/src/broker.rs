@@ -192,9 +192,14 @@ impl Broker {
 
     /// A topic of its own, with settings.
     pub async fn topic(&self, of: &str, partitions_n: i32, settings: &[(&str, &str)]) -> Topic {
-        let name = crate::fresh_name(of);
-        self.make_topic(&name, partitions_n, settings).await;
-        Topic::new(self.client(), &name, partitions_n)
+        let topic = self.topic_to_be(of, partitions_n);
+        self.make_topic(&topic.name, partitions_n, settings).await;
+        topic
+    }
+
+    /// A topic of a name of its own that is not there yet; see [`Self::make_topic`].
+    pub fn topic_to_be(&self, of: &str, partitions_n: i32) -> Topic {
+        Topic::new(self.client(), &crate::fresh_name(of), partitions_n)
     }
 
     /// Makes a topic of this name; waits for an earlier one of the name to be gone.

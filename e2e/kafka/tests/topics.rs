@@ -200,6 +200,55 @@ async fn topics_that_a_bounded_source_gains_are_read_and_lost_ones_are_refused_c
     assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), 7_000);
 }
 
+/// C10: a topic that is named and not there is nobody's topic without rows. It ends a first start, and a later one of
+/// a job that has read others; once it is there, the next start reads it from its begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn topic_that_is_missing_at_a_start_is_refused_by_name_and_read_whole_once_it_is_made_c10() {
+    let broker = Broker::shared();
+    let early = broker.topic_to_be("early", 2);
+    let other = broker.topic("there", 1, &[]).await;
+    let late = broker.topic_to_be("late", 3);
+    let to = broker.topic("out", 2, &[]).await;
+    write(&other, 0..6_000);
+    let topics = |named: &[&Topic]| {
+        let names: Vec<_> = named.iter().map(|it| format!("{:?}", it.name)).collect();
+        let source = format!("topics: [{}]", names.join(", "));
+        document(&broker, &source, &to, "ExactlyOnce")
+    };
+    let job = Workspace::new(&topics(&[&other, &early]));
+    let is_refused = |missing: &Topic| {
+        let ended = job.run(&[]);
+        let text = &ended.check_code(1).stderr;
+        let sentence = format!("topic `{}` does not exist on kafka", missing.name);
+        assert!(text.contains(&sentence), "{text}");
+    };
+    is_refused(&early);
+    assert!(to.written().is_empty(), "rows before the refusal");
+
+    broker.make_topic(&early.name, 2, &[]).await;
+    write(&early, 6_000..7_000);
+    let mut running = job.start(&[]);
+    run_into_checkpoints(&mut running);
+    running.signal(Signal::INT);
+    running.wait().check_code(3);
+    let before = to.committed();
+    assert!(!before.is_empty());
+
+    job.write("job.yaml", topics(&[&other, &early, &late]));
+    is_refused(&late);
+    assert_eq!(to.committed(), before, "the refused start has published");
+
+    broker.make_topic(&late.name, 3, &[]).await;
+    write(&late, 7_000..8_000);
+    job.run(&["--parallelism", "2"]).check_code(0);
+    let after = to.committed();
+    assert!(before.is_continued_by(&after));
+    let values = after.values();
+    let wanted: BTreeSet<_> = (0..8_000).map(|n| format!("{{\"n\":{n}}}")).collect();
+    assert_eq!(values.len(), wanted.len());
+    assert!(values.into_iter().collect::<BTreeSet<_>>() == wanted);
+}
+
 /// A pattern of a bounded read is resolved once; who edits it is told what that leaves out.
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_that_a_bounded_pattern_leaves_out_are_named() {

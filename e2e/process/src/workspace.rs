@@ -118,22 +118,34 @@ impl Workspace {
         slots: u32,
         variables: &[(&str, &str)],
     ) -> Running {
-        let log = self.path(&format!("{name}.log"));
-        let file = File::options().create(true).append(true).open(&log);
+        let mut command = self.task_manager(name, coordinator, slots);
+        command.envs(variables.iter().copied());
+        self.start_as(name, command)
+    }
+
+    /// A task manager, not yet started; see [`Self::start_as`].
+    pub fn task_manager(&self, name: &str, coordinator: SocketAddr, slots: u32) -> Command {
         let mut command = Command::new(binary().with_file_name("streamforge-taskmanager"));
         if self.path("secrets").is_dir() {
             command.args(["--secrets", "secrets"]);
         }
-        let child = command
+        command
             .current_dir(self.folder.path())
             .args(["--name", name, "--slots", &slots.to_string()])
             .args(["--coordinator", &coordinator.to_string()])
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a command; its stderr goes to a file of this name, behind what is there already.
+    pub fn start_as(&self, name: &str, mut command: Command) -> Running {
+        let log = self.path(&format!("{name}.log"));
+        let file = File::options().create(true).append(true).open(&log);
+        let child = command
             .stdout(Stdio::null())
             .stderr(file.expect("the log can be opened"))
             .spawn()
-            .expect("the task manager's binary starts");
+            .expect("the binary starts");
         Running { child, log }
     }
 

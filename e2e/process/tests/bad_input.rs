@@ -191,6 +191,35 @@ fn row_of_ten_thousand_unknown_fields_is_read() {
 }
 
 #[test]
+fn value_too_long_for_the_name_of_a_folder_is_diverted_and_verify_agrees() {
+    let document = JOB.replace("out/good/}", "out/good/, partitionBy: [text]}");
+    let refused =
+        "    - {name: refused, from: out.bad, file: {path: out/refused/}, format: {json: {}}}\n";
+    let workspace = Workspace::new(&(document + refused));
+    // `text=` and 250 bytes are 255, as many as a name may have; a space is three.
+    let texts = [
+        "x".repeat(250),
+        "x".repeat(251),
+        " ".repeat(83),
+        " ".repeat(84),
+        "é".repeat(41),
+        "é".repeat(42),
+        ".".repeat(84),
+    ];
+    let line = |(id, text): (usize, &String)| format!("{{\"id\":{id},\"text\":\"{text}\"}}\n");
+    let lines: String = texts.iter().enumerate().map(line).collect();
+    workspace.write("in/a.ndjson", lines);
+
+    workspace.run(&[]).check_code(0);
+
+    assert_eq!(
+        (ids(&workspace, "out/good"), ids(&workspace, "out/refused")),
+        (3, 4)
+    );
+    workspace.verify();
+}
+
+#[test]
 fn parallelism_above_max_parallelism_exits_2() {
     let workspace = job_over(&[("a.ndjson", b"{\"id\":1}\n")]);
 

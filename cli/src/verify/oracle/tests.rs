@@ -13,7 +13,11 @@ use crate::verify::window::Window;
 const S: i64 = 1_000_000;
 
 fn graph(window: &str) -> JobGraph {
-    let document = format!(
+    graph_of(&document(window))
+}
+
+fn document(window: &str) -> String {
+    format!(
         "apiVersion: streamforge.io/v1alpha1
 kind: StreamJob
 metadata: {{name: job}}
@@ -32,8 +36,11 @@ spec:
     - {{name: out, from: per_item, file: {{path: /out/}}, format: {{json: {{}}}}}}
     - {{name: late, from: per_item.late, file: {{path: /late/}}, format: {{json: {{}}}}}}
 "
-    );
-    let loaded = streamforge_plan::load(&document, "job.yaml").unwrap();
+    )
+}
+
+fn graph_of(document: &str) -> JobGraph {
+    let loaded = streamforge_plan::load(document, "job.yaml").unwrap();
     streamforge_plan::plan(&loaded)
 }
 
@@ -197,4 +204,28 @@ fn a_window_that_ends_after_year_9999_is_expected_in_bad_and_not_in_the_file() {
 
     assert_eq!(findings, Vec::<String>::new());
     assert_eq!(results, [result("a", early - 1800, early + 1800, 1)]);
+}
+
+#[test]
+fn a_row_whose_folder_would_have_too_long_a_name_is_expected_in_bad_and_not_in_the_file() {
+    let mut document = document("{tumbling: {size: 1h}}");
+    document = document.replace("/out/}", "/out/, partitionBy: [item]}");
+    document.push_str(
+        "    - {name: refused, from: out.bad, file: {path: /bad/}, format: {json: {}}}\n",
+    );
+    let graph = graph_of(&document);
+    // `item=` and 250 bytes are 255; a letter that is no ASCII is 6, a space 3.
+    let longest = ["x".repeat(250), "é".repeat(41) + "xxxx", ".".repeat(83)];
+    let longer = ["x".repeat(251), "é".repeat(41) + "xx  ", ".".repeat(84)];
+    let all = longest.iter().chain(&longer);
+    let input: Vec<_> = all.map(|item| (item.as_str(), 1, 60)).collect();
+
+    let (findings, _, results) = compute(&graph, &input, &[]);
+
+    assert_eq!(findings, Vec::<String>::new());
+    let mut wanted = longest.map(|item| result(&item, 0, 3600, 1)).to_vec();
+    wanted.sort_by_key(|row| format!("{row:?}"));
+    let mut found = results;
+    found.sort_by_key(|row| format!("{row:?}"));
+    assert_eq!(found, wanted);
 }

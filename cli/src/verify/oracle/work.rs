@@ -11,6 +11,7 @@ use super::super::bad::BadColumns;
 use super::super::graph::Node;
 use super::super::late::LateLog;
 use super::super::multiset::Multiset;
+use super::super::published::partition_by;
 use super::Compile;
 
 /// What a node does with rows.
@@ -33,6 +34,8 @@ pub(super) enum Work<'g> {
         rows: Option<Multiset>,
         /// What its topic takes.
         limit: Option<RecordLimit>,
+        /// The columns that its folders are named after.
+        folders: Vec<String>,
         /// Of a sink that reads `.bad` outputs.
         bad: Option<BadColumns>,
     },
@@ -116,6 +119,7 @@ pub(super) fn plan_work<'g>(
             Work::Sink {
                 rows: readable.then(|| Multiset::new(key_columns(node, nodes))),
                 limit: None,
+                folders: partition_by(spec),
                 bad: BadColumns::of_sink(node, nodes),
             }
         }
