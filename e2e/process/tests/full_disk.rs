@@ -209,9 +209,10 @@ fn full_disk_under_one_task_managers_local_copies_costs_the_copies_and_no_checkp
     job.wait_for("checkpoint completed", completed_n + 2);
     limit(&job.task_managers[FULL], None);
 
+    // The log goes with the job's folder.
+    let (full, told_n) = (read(), told_n());
     let said = job.finish();
-    let full = read();
-    assert_eq!(told_n(), 1, "told once: {full}");
+    assert_eq!(told_n, 1, "told once: {full}");
     assert!(
         full.contains("File too large") && full.contains("; the store has it"),
         "{full}"
