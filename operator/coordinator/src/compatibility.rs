@@ -333,6 +333,11 @@ fn changed_fields(old: &AggregateSpec, new: &AggregateSpec) -> Vec<&'static str>
     if calls(old) != calls(new) {
         changed.push("select");
     }
+    // Which windows have fired, and which rows are done with, is not stored: it follows from the watermark
+    // and these two.
+    if old.allowed_lateness_us != new.allowed_lateness_us {
+        changed.push("allowedLateness");
+    }
     if old.emit != new.emit {
         changed.push("emit");
     }

@@ -110,6 +110,12 @@ pub(super) const REFUSED_PROPERTIES: &[(&str, &str)] = &[
     ),
 ];
 
+/// How long a broker may wait with the answer to a fetch.
+const FETCH_WAIT: &str = "fetch.wait.max.ms";
+
+/// What the reader of a source makes of more.
+const FETCH_WAIT_MAX_MS: i64 = 1_000;
+
 /// What to write instead of a client's key that is a secret.
 pub(super) const KEY_OF_CLIENT: &str = "write `ssl.certificate.location` and `ssl.key.location`, the paths of files of \
      which the key has no password; in a cluster they come from a Secret by a volume of `taskManager.podTemplate`";
@@ -156,8 +162,26 @@ pub(super) fn note_settings(spec: &written::StreamJobSpec, notes: &mut Context<'
             let path = format!("{list}[{idx}].kafka.properties.{name}");
             if !is_secret(name) {
                 note_value(name, value, &path, notes);
+                if list == "spec.sources" && name == FETCH_WAIT {
+                    note_fetch_wait(value, &path, notes);
+                }
             }
         }
+    }
+}
+
+/// A broker that waits longer with the answer to a fetch could not be told from one that is away.
+fn note_fetch_wait(value: &str, path: &str, notes: &mut Context<'_>) {
+    let wait = value.parse::<i64>();
+    if wait.is_ok_and(|wait| (FETCH_WAIT_MAX_MS + 1..=300_000).contains(&wait)) {
+        let message = format!(
+            "`{FETCH_WAIT}` counts as {FETCH_WAIT_MAX_MS}: a broker that is silent for longer counts as away, and \
+             its partitions would never be idle"
+        );
+        let hint = format!(
+            "write {FETCH_WAIT_MAX_MS} or less; for fewer and larger fetches raise `fetch.min.bytes`, too"
+        );
+        notes.add(path, message, Some(hint));
     }
 }
 

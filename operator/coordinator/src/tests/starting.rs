@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use streamforge_core::ids::{CheckpointId, Epoch, Generation};
-use streamforge_core::job_graph::OperatorKind;
+use streamforge_core::job_graph::{AggregateSpec, OperatorKind};
 use streamforge_core::manifest::{CheckpointKind, SplitProgress};
 use streamforge_core::messages::{Command, Event};
 
@@ -366,6 +366,31 @@ fn document_that_changes_the_meaning_of_state_is_refused_with_every_reason() {
         "sink with uid \"out\"",
     ] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// By the watermark and another lateness, windows that fired would fire again, or none at all.
+#[test]
+fn another_allowed_lateness_of_an_aggregate_with_state_is_refused_t3() {
+    let mut rig = Rig::run(config());
+    rig.checkpoint();
+    for lateness in [1, 10_000_000] {
+        let mut changed = config();
+        let graph = Arc::make_mut(&mut changed.graph);
+        let aggregate = AggregateSpec {
+            allowed_lateness_us: lateness,
+            ..aggregate(tumbling(10))
+        };
+        graph.stages[1].operators[0].kind = OperatorKind::WindowFinal(aggregate);
+
+        let mut again = rig.successor_with(changed);
+        again.wait(1);
+
+        let text = again.failure().to_string();
+        let reason =
+            "allowedLateness of aggregate \"agg\" changed, which gives its state another meaning";
+        assert!(text.contains(reason), "{text}");
+        assert!(again.sent.is_empty(), "nothing ran");
     }
 }
 

@@ -322,6 +322,26 @@ fn state_is_dropped_only_when_somebody_says_so() {
 }
 
 #[test]
+fn another_allowed_lateness_drops_state_like_another_window() {
+    // Not corrected by retraction: the sink appends.
+    let from = with(&job(), "/transforms/1/aggregate/emit", json!("Once"));
+    let to = with(
+        &from,
+        "/transforms/1/aggregate/allowedLateness",
+        json!("1h"),
+    );
+
+    assert_eq!(
+        upgrade_of(&from, &to).refusal(&Policy::default()),
+        [Problem::new(
+            "spec",
+            "allowedLateness of aggregate \"per_user\" changed, which gives its state another meaning",
+            "take that back, or write `upgrade: {droppedState: Allow}`"
+        )]
+    );
+}
+
+#[test]
 fn another_number_of_key_groups_is_refused_while_there_is_state_whatever_may_be_dropped() {
     let upgrade = upgrade_of(&job(), &with(&job(), "/maxParallelism", json!(256)));
     let allow = Policy {

@@ -27,6 +27,10 @@ const PREFETCH_BYTES_MIN: u64 = 256 << 10;
 /// Bytes of one batch of a producer at most.
 const BATCH_BYTES_MAX: usize = 1_000_000;
 
+/// How long a broker may wait with the answer to a fetch at most, whatever a document says: one that leaves a
+/// fetch without an answer for 3 s is silent, and no partition of it is ever idle (T2). `validate` notes it.
+const FETCH_WAIT_MAX_MS: i64 = 1_000;
+
 /// How often a consumer tells how far it is. Idleness and the end of a bounded read are noticed with
 /// this delay where no record tells them.
 pub const STATISTICS_EVERY_MS: u32 = 250;
@@ -247,6 +251,12 @@ impl Access {
         // A reader that has caught up is told of new records within this time.
         default("fetch.wait.max.ms", "100".to_owned());
         default("fetch.queue.backoff.ms", "20".to_owned());
+        let wait = config
+            .get("fetch.wait.max.ms")
+            .and_then(|it| it.parse().ok());
+        if wait.is_some_and(|wait: i64| wait > FETCH_WAIT_MAX_MS) {
+            config.set("fetch.wait.max.ms", FETCH_WAIT_MAX_MS.to_string());
+        }
         config.set("group.id", group);
         config.set("enable.auto.commit", "false");
         config.set("enable.auto.offset.store", "false");
@@ -343,8 +353,22 @@ mod tests {
 
         assert_eq!(config.get("group.id"), Some("ours"));
         assert_eq!(config.get("enable.auto.commit"), Some("false"));
-        assert_eq!(config.get("fetch.wait.max.ms"), Some("7"), "a harmless one");
+        assert_eq!(config.get("fetch.wait.max.ms"), Some("7"), "a short one");
         assert_eq!(config.get("isolation.level"), Some("read_committed"));
+    }
+
+    /// A broker that waits longer would count as silent.
+    #[test]
+    fn broker_waits_with_a_fetch_for_a_second_at_most_t2() {
+        for (written, taken) in [("1000", "1000"), ("1001", "1000"), ("300000", "1000")] {
+            let json = format!(
+                r#"{{"bootstrapServers":"a:9092","properties":{{"fetch.wait.max.ms":"{written}"}}}}"#
+            );
+
+            let config = access(&json).reader("ours", 4, None).unwrap();
+
+            assert_eq!(config.get("fetch.wait.max.ms"), Some(taken), "{written}");
+        }
     }
 
     #[test]

@@ -223,6 +223,34 @@ fn edit_of(config: &SourceConfig, known: &[SplitState]) -> Result<Edit, super::s
     Ok(edit)
 }
 
+/// Why an `endAt` that came or went cannot be followed: where a partition ends was resolved once (C10), and
+/// what is read to its end stays so (C11).
+fn changed_end(
+    config: &SourceConfig,
+    known: &[SplitState],
+) -> Result<Option<String>, super::split::Error> {
+    let ends = config.end_at.is_some();
+    let mut differs = false;
+    for state in known {
+        let (description, offset) = Description::open(state)?;
+        let is_read = offset.is_none();
+        differs |= description.end.is_some() != ends && !(is_read && ends);
+    }
+    let what = match (differs, ends) {
+        (false, _) => return Ok(None),
+        (true, true) => {
+            "`endAt` is new, and what this source was reading has no end: it would never end; take `endAt` away"
+        }
+        (true, false) => {
+            "`endAt` is gone, and what this source was reading ends where that said: the rest would never be \
+             read; put `endAt: Latest` back"
+        }
+    };
+    Ok(Some(format!(
+        "{what}, give the source another name and `uid`, or start the job anew with --fresh"
+    )))
+}
+
 #[async_trait]
 impl SplitEnumerator for KafkaEnumerator {
     async fn list(&mut self) -> Result<Vec<SplitState>, Error> {
@@ -239,6 +267,11 @@ impl SplitEnumerator for KafkaEnumerator {
                  start the job anew with --fresh",
                 dropped.join(", ")
             );
+            return Err(refused(action(), reason));
+        }
+        let changed =
+            changed_end(&self.config, known).map_err(|error| failed(action(), false, error))?;
+        if let Some(reason) = changed {
             return Err(refused(action(), reason));
         }
         if self.config.topic_pattern.is_some() && self.config.end_at.is_some() {
@@ -299,6 +332,33 @@ mod tests {
             state.progress = SplitProgress::End;
         }
         state
+    }
+
+    #[test]
+    fn end_that_a_document_gains_or_loses_between_two_runs_is_refused_c10() {
+        let endless = config(r#"{"bootstrapServers":"a","topics":["ta"]}"#);
+        let bounded = config(r#"{"bootstrapServers":"a","topics":["ta"],"endAt":"Latest"}"#);
+        let without_end = Description {
+            topic: "ta".to_owned(),
+            partition: 1,
+            topic_id: None,
+            start: 0,
+            end: None,
+        };
+        let without_end = [without_end.at(5)];
+        let (reading, ended) = ([reads("ta", false)], [reads("ta", true)]);
+        let said =
+            |config: &SourceConfig, known: &[SplitState]| changed_end(config, known).unwrap();
+
+        assert_eq!(said(&endless, &without_end), None);
+        assert_eq!(said(&bounded, &reading), None);
+        assert_eq!(said(&bounded, &ended), None);
+        for known in [&reading, &ended] {
+            let gone = said(&endless, known).unwrap();
+            assert!(gone.contains("put `endAt: Latest` back"), "{gone}");
+        }
+        let new = said(&bounded, &without_end).unwrap();
+        assert!(new.contains("take `endAt` away"), "{new}");
     }
 
     #[test]

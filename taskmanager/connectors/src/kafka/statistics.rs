@@ -5,7 +5,7 @@
 //! last stable offset and the high watermark are told together.
 //!
 //! Invariant T2: a partition is idle only when its fetch position has reached the last stable offset,
-//! that equals the high watermark, and its leader has answered lately. These offsets outlive a connection:
+//! that equals the high watermark, and its leader, or the follower that it is fetched from, has answered lately. These offsets outlive a connection:
 //! over a new one they count once a fetch was answered.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 
 /// A leader that answered within this time, in microseconds, is at hand. A fetch is answered at the
-/// latest after `fetch.wait.max.ms`.
+/// latest after `fetch.wait.max.ms`, which is held far below.
 const ANSWERED_WITHIN_US: i64 = 3_000_000;
 
 /// The state of a partition that is among those a broker is asked for.
@@ -34,7 +34,7 @@ pub struct Place {
     pub high: i64,
     /// Oldest offset kept. Negative: not known.
     pub low: i64,
-    /// Whether its leader has answered lately.
+    /// Whether its leader has answered lately; here and below the leader is the broker that it is fetched from.
     pub leader_answers: bool,
     /// Whether its leader is away, or was asked and has not answered lately. One of whom a reader with a full
     /// queue asks nothing neither answers nor is silent.
@@ -104,7 +104,7 @@ struct Topic {
 struct Partition {
     partition: i32,
     /// Of whom it is fetched.
-    #[serde(default)]
+    #[serde(default = "no_broker")]
     broker: i32,
     leader: i32,
     fetch_state: String,
@@ -112,6 +112,10 @@ struct Partition {
     lo_offset: i64,
     hi_offset: i64,
     ls_offset: i64,
+}
+
+fn no_broker() -> i32 {
+    -1
 }
 
 /// Places by topic and partition.
@@ -132,14 +136,18 @@ pub fn places(json: &[u8]) -> Option<Places> {
         for partition in topic.partitions.into_values() {
             let mut brokers = statistics.brokers.values();
             let broker = brokers.find(|broker| broker.nodeid == partition.broker);
+            // With `client.rack` that may be a follower (KIP-392), and the leader is then asked for nothing.
+            let asked = match partition.broker {
+                0.. => partition.broker,
+                _ => partition.leader,
+            };
             let place = Place {
                 told_end: partition.eof_offset,
                 stable: partition.ls_offset,
                 high: partition.hi_offset,
                 low: partition.lo_offset,
-                leader_answers: answering.contains(&partition.leader)
-                    && partition.fetch_state == FETCHED,
-                leader_is_silent: !at_hand.contains(&partition.leader),
+                leader_answers: answering.contains(&asked) && partition.fetch_state == FETCHED,
+                leader_is_silent: !at_hand.contains(&asked),
                 connection: (partition.broker, broker.map_or(0, |it| it.connects)),
                 fetches_n: broker
                     .and_then(|it| it.req.get(FETCH).copied())
@@ -199,6 +207,27 @@ mod tests {
             !place(-1001, -1001, -1001).has_nothing_more(),
             "nothing known"
         );
+    }
+
+    /// KIP-392: with `client.rack` a follower is asked, and the leader only for metadata now and then.
+    #[test]
+    fn partition_that_is_fetched_from_a_follower_can_be_idle_t2() {
+        let of = |follower: &str| {
+            let json = format!(
+                r#"{{"brokers":{{
+                    "a:1/1":{{"nodeid":1,"state":"UP","rxidle":30000000,"waitresp_cnt":0}},
+                    "b:1/2":{{"nodeid":2,{follower},"req":{{"Fetch":10}}}}}},
+                  "topics":{{"t":{{"topic":"t","partitions":{{
+                    "0":{{"partition":0,"broker":2,"leader":1,"fetch_state":"active","eof_offset":5,"lo_offset":0,"hi_offset":5,"ls_offset":5}}}}}}}}}}"#
+            );
+            places(json.as_bytes()).unwrap()[&("t".to_owned(), 0)]
+        };
+
+        let answers = of(r#""state":"UP","rxidle":50000"#);
+        assert!(answers.has_nothing_more(), "{answers:?}");
+        assert_eq!((answers.connection.0, answers.fetches_n), (2, 10));
+        let away = of(r#""state":"DOWN","rxidle":50000"#);
+        assert!(!away.has_nothing_more() && away.leader_is_silent);
     }
 
     #[test]

@@ -294,6 +294,27 @@ fn mistakes_in_properties_name_a_cure_that_is_none_themselves() {
 }
 
 #[test]
+fn long_wait_of_a_source_with_a_fetch_is_noted_and_a_sink_has_none() {
+    let source = |value: &str| {
+        let written = format!("topics: [clicks], properties: {{fetch.wait.max.ms: \"{value}\"}}");
+        told("topics: [clicks]", &written)
+    };
+
+    let noted = source("5000");
+    assert_eq!(noted.len(), 1, "{noted:?}");
+    let (path, message, hint) = &noted[0];
+    assert_eq!(path, "spec.sources[0].kafka.properties.fetch.wait.max.ms");
+    assert!(
+        message.starts_with("`fetch.wait.max.ms` counts as 1000"),
+        "{message}"
+    );
+    assert!(hint.starts_with("write 1000 or less"), "{hint}");
+    assert_eq!(source("1000"), []);
+    let sink = "key: [user_id], properties: {fetch.wait.max.ms: \"5000\"}";
+    assert_eq!(told("key: [user_id]", sink), []);
+}
+
+#[test]
 fn no_setting_is_both_refused_and_known() {
     for (name, _) in kafka::REFUSED_PROPERTIES {
         assert_eq!(values_of(name), None, "{name}");
