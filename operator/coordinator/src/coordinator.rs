@@ -496,9 +496,13 @@ impl Coordinator {
                 interval,
                 reason,
             } => {
-                self.publisher.on_publish_failed(self.now_ms, &slot);
+                let in_a_row = self.publisher.on_publish_failed(self.now_ms, &slot);
                 let what = format!("interval {interval} of {slot}");
-                self.report(Report::PublishFailed { what, reason });
+                self.report(Report::PublishFailed {
+                    what,
+                    reason,
+                    in_a_row,
+                });
             }
             Event::TakenOver { reason } => self.on_taken_over_elsewhere(reason),
             Event::Ended { task } => self.on_ended(task),

@@ -30,7 +30,7 @@ use super::marker::{
 use super::staged::{self, Detail};
 use super::topic_settings::{TopicView, offsets_kept_for};
 use super::transaction::{self, SlotPlace, SlotProducer, Unwatched, Watch};
-use crate::error::failed;
+use crate::error::{failed, tell_waiting};
 
 mod refresh;
 pub mod refusal;
@@ -495,10 +495,12 @@ impl Publisher for KafkaPublisher {
 
     async fn take_over(&self, slots: &[SlotTakeOver]) -> Result<(), Error> {
         let began = Instant::now();
+        let mut tries_n = 0;
         loop {
+            tries_n += 1;
             match self.try_take_over(slots).await {
                 Err(error) if may_pass(&error) && began.elapsed() < PATIENCE => {
-                    tracing::warn!(error = error.with_causes(), "waiting for kafka");
+                    tell_waiting(tries_n, &error.with_causes(), "waiting for kafka");
                     tokio::time::sleep(PAUSE).await;
                 }
                 answer => return answer,
