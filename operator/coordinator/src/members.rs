@@ -96,6 +96,12 @@ impl Members {
         self.known.values().all(|member| member.leaves.is_some())
     }
 
+    /// Whether somebody else is there who does not leave.
+    pub(crate) fn any_stays_without(&self, id: &TaskManagerId) -> bool {
+        let mut others = self.known.iter().filter(|(other, _)| *other != id);
+        others.any(|(_, member)| member.leaves.is_none())
+    }
+
     /// Those that are to end and were not told yet that they may; and since which checkpoint.
     pub(crate) fn leaving(&self) -> Vec<(TaskManagerId, CheckpointId)> {
         let members = self.known.iter();

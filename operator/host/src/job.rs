@@ -272,7 +272,7 @@ impl<T: TaskManagers> Host<T> {
                 let _gone = answer.send(Ok(()));
                 Some(Input::Stop)
             }
-            Ask::Drain(name, answer) => match self.coordinator.find_member(&name) {
+            Ask::Drain(name, answer) => match self.coordinator.check_drain(&name) {
                 Ok(id) => {
                     let _gone = answer.send(Ok(()));
                     Some(Input::Leaving(id))
