@@ -38,7 +38,7 @@ use crate::opening::Openings;
 use crate::recorder::Recorder;
 use crate::savepoint;
 use crate::settings::Settings;
-use crate::stores::Proven;
+use crate::stores::{Opener, Proven};
 use crate::stream_job::checked::Checked;
 use crate::stream_job::error;
 use crate::stream_job::pass::{self, Memory};
@@ -94,6 +94,20 @@ pub struct Context {
 }
 
 impl Context {
+    /// Opens stores for whom this uid is of.
+    #[must_use]
+    pub fn opener<'a>(&'a self, namespace: &'a str, user: &'a str) -> Opener<'a> {
+        Opener {
+            client: &self.client,
+            namespace,
+            work_dir: &self.work_dir,
+            settings: &self.settings,
+            proven: &self.proven,
+            users: &self.users,
+            user,
+        }
+    }
+
     /// Nothing was passed over yet.
     #[must_use]
     pub fn new(

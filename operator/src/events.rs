@@ -368,7 +368,8 @@ pub fn of_report(report: &Report) -> Option<Event> {
                 what.join("; ")
             ),
         ),
-        Report::PublishFailed { what, reason } => event(
+        // One failed try that is repeated at once is nothing for people.
+        Report::PublishFailed { what, reason, .. } if !report.may_pass() => event(
             reasons::PUBLISH_FAILED,
             "Publish",
             format!("{what}: {reason}"),

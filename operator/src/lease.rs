@@ -86,6 +86,24 @@ enum Renewal {
     Lost(String),
 }
 
+/// Looks in a row that got no answer.
+#[derive(Default)]
+struct Missed {
+    looks_n: u32,
+}
+
+impl Missed {
+    /// One more, as a warning from the second on: a Lease outlives one by far.
+    fn tell(&mut self, what: &str, why: &dyn std::fmt::Display) {
+        self.looks_n = self.looks_n.saturating_add(1);
+        if self.looks_n > 1 {
+            tracing::warn!(%why, "{what}");
+        } else {
+            tracing::info!(%why, "{what}");
+        }
+    }
+}
+
 /// One operator's claim.
 pub struct Elector {
     leases: Api<Lease>,
@@ -124,13 +142,14 @@ impl Elector {
     /// Waits until this operator leads.
     pub async fn lead(&self) {
         let mut seen: Option<Seen> = None;
+        let mut missed = Missed::default();
         loop {
             let began = Instant::now();
             match tokio::time::timeout(ANSWER_WITHIN, self.try_to_lead(&mut seen)).await {
                 Ok(Ok(true)) => return self.leadership.confirm(began),
-                Ok(Ok(false)) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "lease not taken"),
-                Err(_) => tracing::warn!("lease not taken: no answer"),
+                Ok(Ok(false)) => missed = Missed::default(),
+                Ok(Err(error)) => missed.tell("lease not taken", &error),
+                Err(_) => missed.tell("lease not taken", &"no answer"),
             }
             sleep(EVERY).await;
         }
@@ -201,18 +220,20 @@ impl Elector {
 
     /// Renews until another one holds the Lease; returns who.
     pub async fn hold(&self) -> String {
+        let mut missed = Missed::default();
         loop {
             sleep(EVERY).await;
             let began = Instant::now();
             match tokio::time::timeout(ANSWER_WITHIN, self.renew()).await {
                 Ok(Ok(Renewal::Ours)) => {
+                    missed = Missed::default();
                     self.leadership.renewed.send_replace(Some(Instant::now()));
                 }
                 Ok(Ok(Renewal::Crossed)) => continue,
                 Ok(Ok(Renewal::Lost(other))) => return other,
                 // F2: no answer is no reason to stop.
-                Ok(Err(error)) => tracing::warn!(%error, "lease not renewed, going on"),
-                Err(_) => tracing::warn!("lease not renewed, going on: no answer"),
+                Ok(Err(error)) => missed.tell("lease not renewed, going on", &error),
+                Err(_) => missed.tell("lease not renewed, going on", &"no answer"),
             }
             if began.elapsed() < LOOK_MAX {
                 self.leadership.confirm(began);

@@ -131,7 +131,7 @@ impl Proven {
     }
 }
 
-/// Opens stores for the jobs of one namespace.
+/// Opens stores for the jobs of one namespace: see [`crate::controller::Context::opener`].
 pub struct Opener<'a> {
     /// For secrets.
     pub client: &'a Client,

@@ -369,8 +369,9 @@ impl Attempt {
             .for_each(|inbox| inbox.control(control.clone()));
     }
 
-    /// Ends all tasks and waits for their threads.
+    /// Ends all tasks and waits for their threads. Publishing that is under way is not waited for.
     pub async fn end(self) {
+        self.publishing.stop();
         let inboxes = self.inboxes.values().chain(&self.left);
         inboxes.for_each(|inbox| inbox.cancel());
         if let Some(exchange) = &self.exchange {

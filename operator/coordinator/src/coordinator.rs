@@ -213,6 +213,9 @@ impl Coordinator {
                 } else if was_there {
                     self.on_task_manager_lost(&task_manager, &cause);
                 }
+                if was_there {
+                    self.call_replaced(&task_manager);
+                }
             }
             Input::TaskManagersEnded => {
                 let cause = "the task manager has ended, and no other will come".to_owned();
@@ -281,6 +284,7 @@ impl Coordinator {
             self.members.remove(&silent);
             let cause = format!("it has said nothing for {silence_ms_max} ms");
             self.on_task_manager_lost(&silent, &cause);
+            self.call_replaced(&silent);
             self.out.push(Decision::Disconnect(silent));
         }
         if self
@@ -289,6 +293,14 @@ impl Coordinator {
         {
             self.adopt_if_whole();
         }
+    }
+
+    /// Whoever the lost one had replaced may live, has a session that counts for nothing, and would stay
+    /// outside: without it, it registers anew.
+    fn call_replaced(&mut self, lost: &TaskManagerId) {
+        let replaced = self.members.take_replaced(&lost.name);
+        self.out
+            .extend(replaced.into_iter().map(Decision::Disconnect));
     }
 
     fn on_registered(&mut self, id: TaskManagerId, registration: Registration) {
@@ -356,8 +368,8 @@ impl Coordinator {
     }
 
     fn on_own_answer(&mut self, answered: Answered<Purpose>) {
-        if let Some(trouble) = trouble_of(&answered.answer) {
-            let request = name_of(&answered.request);
+        if let Some(trouble) = answered.answer.trouble() {
+            let request = answered.request.name();
             let (reason, attempts_n) = (trouble.to_owned(), answered.attempts_n);
             self.store_trouble = Some(format!("{request}: {reason}"));
             let hopeless = matches!(answered.answer, StoreAnswer::Refused { .. })
@@ -484,9 +496,13 @@ impl Coordinator {
                 interval,
                 reason,
             } => {
-                self.publisher.on_publish_failed(self.now_ms, &slot);
+                let in_a_row = self.publisher.on_publish_failed(self.now_ms, &slot);
                 let what = format!("interval {interval} of {slot}");
-                self.report(Report::PublishFailed { what, reason });
+                self.report(Report::PublishFailed {
+                    what,
+                    reason,
+                    in_a_row,
+                });
             }
             Event::TakenOver { reason } => self.on_taken_over_elsewhere(reason),
             Event::Ended { task } => self.on_ended(task),
@@ -563,28 +579,5 @@ fn spoken_of(event: &Event) -> Option<TaskId> {
         | Event::HandOverRefused { .. }
         | Event::ChannelBroke { .. }
         | Event::Progress(_) => None,
-    }
-}
-
-fn trouble_of(answer: &StoreAnswer) -> Option<&str> {
-    match answer {
-        StoreAnswer::Refused { reason } | StoreAnswer::Unknown { reason } => Some(reason),
-        StoreAnswer::Got(_)
-        | StoreAnswer::Listed(_)
-        | StoreAnswer::Put(_)
-        | StoreAnswer::ConditionFailed
-        | StoreAnswer::Checked(_)
-        | StoreAnswer::Deleted => None,
-    }
-}
-
-fn name_of(request: &StoreRequest) -> &'static str {
-    match request {
-        StoreRequest::Get { .. } => "read from the store",
-        StoreRequest::List { .. } => "list the store",
-        StoreRequest::Put { .. } => "write to the store",
-        StoreRequest::Check { .. } => "check the checkpoint's objects",
-        StoreRequest::Copy { .. } => "copy the savepoint's objects",
-        StoreRequest::Delete { .. } => "delete from the store",
     }
 }

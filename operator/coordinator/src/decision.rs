@@ -227,6 +227,8 @@ pub enum Report {
         what: String,
         /// Why.
         reason: String,
+        /// How many in a row of this slot.
+        in_a_row: u32,
     },
     /// The store does not do what is asked; it is asked again.
     StoreTrouble {
@@ -248,4 +250,15 @@ pub enum Report {
     },
     /// The job is stopping.
     Stopping,
+}
+
+impl Report {
+    /// One try that failed and is repeated at once: nobody is warned before it fails again.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Report::PublishFailed { in_a_row: 1, .. } | Report::StoreTrouble { attempts_n: 1, .. }
+        )
+    }
 }

@@ -67,8 +67,8 @@ impl Coordinator {
     /// The task manager of this name is to give its subtasks away.
     ///
     /// # Errors
-    /// When there is no such one.
-    pub fn find_member(&self, name: &str) -> Result<TaskManagerId, String> {
+    /// When there is no such one, or nobody to give them to.
+    pub fn check_drain(&self, name: &str) -> Result<TaskManagerId, String> {
         let mut members = self.members.iter();
         let found = members.find(|(id, _)| id.name == name);
         let unknown = || {
@@ -78,7 +78,14 @@ impl Coordinator {
                 names.join(", ")
             )
         };
-        found.map(|(id, _)| id.clone()).ok_or_else(unknown)
+        let id = found.map(|(id, _)| id.clone()).ok_or_else(unknown)?;
+        if self.members.leaves(&id) || self.members.any_stays_without(&id) {
+            return Ok(id);
+        }
+        Err(format!(
+            "nobody would be left to take what `{name}` runs: start another task manager first, or end the \
+             job with `streamforge stop`"
+        ))
     }
 
     /// Right after a checkpoint: is somebody to come, or to go?

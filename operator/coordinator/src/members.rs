@@ -1,10 +1,11 @@
 //! Which task managers there are, and which of them still speak.
 //!
 //! Owns: registrations and silence. A process that takes the name of another replaces it; one that
-//! says nothing for too long is lost. In one process there is one task manager, which is never
-//! silent.
+//! says nothing for too long is lost. One that was replaced may still live and have a session: when its
+//! replacer goes first, it is to register anew. In one process there is one task manager, which is
+//! never silent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use streamforge_core::ids::CheckpointId;
 use streamforge_core::messages::{Registration, TaskManagerId};
@@ -17,6 +18,8 @@ const SILENCE_PER_TICK_MS_MAX: u64 = 200;
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     known: BTreeMap<TaskManagerId, Member>,
+    /// Another process has their name; their sessions may live.
+    replaced: BTreeSet<TaskManagerId>,
     passed_to_ms: u64,
 }
 
@@ -43,7 +46,9 @@ impl Members {
         let before = self.known.keys().find(|it| it.name == id.name).cloned();
         if let Some(before) = &before {
             self.known.remove(before);
+            self.replaced.insert(before.clone());
         }
+        self.replaced.remove(&id);
         let silent_ms = 0;
         self.known.insert(
             id,
@@ -60,7 +65,14 @@ impl Members {
 
     /// A session ended. False: there was none.
     pub(crate) fn remove(&mut self, id: &TaskManagerId) -> bool {
+        self.replaced.remove(id);
         self.known.remove(id).is_some()
+    }
+
+    /// The one that had this name is gone: those that it replaced, and that may live. They are told of
+    /// once.
+    pub(crate) fn take_replaced(&mut self, name: &str) -> Vec<TaskManagerId> {
+        self.replaced.extract_if(.., |it| it.name == name).collect()
     }
 
     /// It is to end. False: that is known, or there is no such one.
@@ -82,6 +94,12 @@ impl Members {
     /// Whether nobody is left who does not leave.
     pub(crate) fn all_leave(&self) -> bool {
         self.known.values().all(|member| member.leaves.is_some())
+    }
+
+    /// Whether somebody else is there who does not leave.
+    pub(crate) fn any_stays_without(&self, id: &TaskManagerId) -> bool {
+        let mut others = self.known.iter().filter(|(other, _)| *other != id);
+        others.any(|(_, member)| member.leaves.is_none())
     }
 
     /// Those that are to end and were not told yet that they may; and since which checkpoint.
@@ -176,6 +194,23 @@ mod tests {
 
         assert!(!members.contains(&id("a", 1)));
         assert_eq!(members.slots_n(), 5);
+    }
+
+    #[test]
+    fn replaced_one_is_remembered_until_its_own_session_ends() {
+        let mut members = Members::default();
+        members.register(id("a", 1), slots(1));
+        members.register(id("a", 2), slots(1));
+        members.register(id("a", 3), slots(1));
+        members.register(id("b", 1), slots(1));
+        members.register(id("b", 2), slots(1));
+
+        assert!(!members.remove(&id("a", 1)), "its session is over, too");
+        assert!(members.remove(&id("a", 3)));
+
+        assert_eq!(members.take_replaced("a"), [id("a", 2)]);
+        assert_eq!(members.take_replaced("a"), []);
+        assert_eq!(members.take_replaced("b"), [id("b", 1)]);
     }
 
     #[test]

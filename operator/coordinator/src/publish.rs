@@ -34,6 +34,8 @@ pub struct Publisher {
     confirmed: BTreeMap<SlotId, CheckpointId>,
     /// Per sink, which interval was noticed, and when that is due again.
     sent: BTreeMap<OperatorUid, (CheckpointId, u64)>,
+    /// Per slot, how often in a row it could not be published in this attempt.
+    failed_n: BTreeMap<SlotId, u32>,
 }
 
 impl Publisher {
@@ -56,10 +58,12 @@ impl Publisher {
     /// A new attempt begins: whoever was told anything is gone.
     pub fn forget_sent(&mut self) {
         self.sent.clear();
+        self.failed_n.clear();
     }
 
     /// A slot's interval is visible. True: it was waited for.
     pub fn on_published(&mut self, slot: &SlotId, interval: CheckpointId) -> bool {
+        self.failed_n.remove(slot);
         let Some(sink) = self.sinks.get_mut(&slot.sink) else {
             return false;
         };
@@ -81,10 +85,14 @@ impl Publisher {
     }
 
     /// A slot's interval could not be made visible: it stays listed and is noticed again soon.
-    pub fn on_publish_failed(&mut self, now_ms: u64, slot: &SlotId) {
+    /// Returns how often in a row.
+    pub fn on_publish_failed(&mut self, now_ms: u64, slot: &SlotId) -> u32 {
         if let Some((_, again_at_ms)) = self.sent.get_mut(&slot.sink) {
             *again_at_ms = (now_ms + REPEAT_AFTER_FAILURE_MS).min(*again_at_ms);
         }
+        let failed_n = self.failed_n.entry(slot.clone()).or_default();
+        *failed_n = failed_n.saturating_add(1);
+        *failed_n
     }
 
     /// The notice that is due now, if any: of every sink the oldest interval that waits (X5).

@@ -66,6 +66,20 @@ pub enum StoreRequest {
     },
 }
 
+impl StoreRequest {
+    /// What is done, for people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            StoreRequest::Get { .. } => "read from the store",
+            StoreRequest::List { .. } => "list the store",
+            StoreRequest::Put { .. } => "write to the store",
+            StoreRequest::Check { .. } => "check the checkpoint's objects",
+            StoreRequest::Copy { .. } => "copy the savepoint's objects",
+            StoreRequest::Delete { .. } => "delete from the store",
+        }
+    }
+}
+
 /// What the store said. Every request may be answered by the last two as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAnswer {
@@ -91,6 +105,21 @@ pub enum StoreAnswer {
         /// What happened instead, for people.
         reason: String,
     },
+}
+
+impl StoreAnswer {
+    /// Why it was not done, if it is an answer of that kind.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        match self {
+            StoreAnswer::Refused { reason } | StoreAnswer::Unknown { reason } => Some(reason),
+            StoreAnswer::Got(_)
+            | StoreAnswer::Listed(_)
+            | StoreAnswer::Put(_)
+            | StoreAnswer::ConditionFailed
+            | StoreAnswer::Checked(_)
+            | StoreAnswer::Deleted => None,
+        }
+    }
 }
 
 /// An object that a manifest names, with what it said of it.

@@ -272,7 +272,7 @@ impl<T: TaskManagers> Host<T> {
                 let _gone = answer.send(Ok(()));
                 Some(Input::Stop)
             }
-            Ask::Drain(name, answer) => match self.coordinator.find_member(&name) {
+            Ask::Drain(name, answer) => match self.coordinator.check_drain(&name) {
                 Ok(id) => {
                     let _gone = answer.send(Ok(()));
                     Some(Input::Leaving(id))
@@ -410,14 +410,7 @@ fn log(report: &Report) {
         Report::CheckpointCompleted { .. } | Report::CheckpointFailed { .. } => {
             log_checkpoint(report);
         }
-        Report::PublishFailed { what, reason } => tracing::warn!(what, reason, "publish failed"),
-        Report::StoreTrouble {
-            request,
-            reason,
-            attempts_n,
-        } => {
-            tracing::warn!(request, reason, attempts_n, "store did not answer");
-        }
+        Report::PublishFailed { .. } | Report::StoreTrouble { .. } => log_tried_again(report),
         Report::AttemptFailed {
             epoch,
             cause,
@@ -426,6 +419,28 @@ fn log(report: &Report) {
             tracing::warn!(%epoch, cause, again_in_ms, "attempt failed");
         }
         Report::Stopping => tracing::info!("stopping"),
+    }
+}
+
+/// What is tried again at once, and is a warning when that fails, too.
+fn log_tried_again(report: &Report) {
+    let may_pass = report.may_pass();
+    match report {
+        Report::PublishFailed { what, reason, .. } if may_pass => {
+            tracing::info!(what, reason, "publish failed, trying again");
+        }
+        Report::PublishFailed { what, reason, .. } => {
+            tracing::warn!(what, reason, "publish failed");
+        }
+        Report::StoreTrouble {
+            request, reason, ..
+        } if may_pass => tracing::info!(request, reason, "store did not answer, asking again"),
+        Report::StoreTrouble {
+            request,
+            reason,
+            attempts_n,
+        } => tracing::warn!(request, reason, attempts_n, "store did not answer"),
+        _ => {}
     }
 }
 

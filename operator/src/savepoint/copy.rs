@@ -18,7 +18,6 @@ use streamforge_host::{Ask, SavepointState};
 use super::{LOOK_AGAIN, LOOK_AGAIN_LATER, PLACE, Pass, in_phase};
 use crate::apply::{is_conflict, is_gone};
 use crate::ending::{Clearing, Left};
-use crate::stores::Opener;
 use crate::stream_job::error::Error;
 
 /// The finalizer of one whose copy goes with it.
@@ -149,15 +148,7 @@ impl Pass<'_> {
         let (context, namespace) = (Arc::clone(self.context), self.namespace());
         let user = uid.clone();
         let clear = async move {
-            let opener = Opener {
-                client: &context.client,
-                namespace: &namespace,
-                work_dir: &context.work_dir,
-                settings: &context.settings,
-                proven: &context.proven,
-                users: &context.users,
-                user: &user,
-            };
+            let opener = context.opener(&namespace, &user);
             match which {
                 Which::Any => opener.clear(&place).await?,
                 Which::Unfinished => opener.clear_unfinished(&place).await?,

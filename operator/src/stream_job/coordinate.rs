@@ -79,15 +79,9 @@ impl Starting {
     /// When the store or the savepoint cannot be opened.
     pub async fn prepare(self) -> Result<Prepared, Error> {
         let identity = &self.desired.identity;
-        let opener = Opener {
-            client: &self.context.client,
-            namespace: &identity.namespace,
-            work_dir: &self.context.work_dir,
-            settings: &self.context.settings,
-            proven: &self.context.proven,
-            users: &self.context.users,
-            user: identity.uid.as_str(),
-        };
+        let opener = self
+            .context
+            .opener(&identity.namespace, identity.uid.as_str());
         let place = place(&self.desired, &self.record);
         let store = opener.open(&place).await?;
         let (head, plan) = self.head(&*store).await?;

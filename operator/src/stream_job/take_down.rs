@@ -22,7 +22,7 @@ use crate::apply::{self, Part, is_child, is_conflict, is_gone, is_out_of_reach};
 use crate::controller::Context;
 use crate::ending::{Clearing, Left};
 use crate::names::Names;
-use crate::stores::{self, Opener};
+use crate::stores;
 
 /// The finalizer: a job's coordinator ends, and its checkpoints are deleted, before it is gone.
 const FINALIZER: &str = "streamforge.io/checkpoints";
@@ -197,15 +197,7 @@ async fn clear(job: StreamJob, context: Arc<Context>) -> Result<(), Error> {
         ),
     };
     let namespace = job.namespace().unwrap_or_default();
-    let opener = Opener {
-        client: &context.client,
-        namespace: &namespace,
-        work_dir: &context.work_dir,
-        settings: &context.settings,
-        proven: &context.proven,
-        users: &context.users,
-        user: &uid,
-    };
+    let opener = context.opener(&namespace, &uid);
     for incarnation in 0..=incarnations {
         let place = stores::place(&spec, &uid, incarnation)?;
         if !context.settings.may_use(&namespace, &place) {

@@ -17,6 +17,16 @@ pub fn failed(
     }
 }
 
+/// Tells people that an action waits: of the first try in a row only who looks for it, for the next one is
+/// made at once.
+pub fn tell_waiting(tries_n: u32, error: &impl std::fmt::Display, what: &str) {
+    if tries_n > 1 {
+        tracing::warn!(%error, "{what}");
+    } else {
+        tracing::info!(%error, "{what}");
+    }
+}
+
 /// What the document or the deployment says cannot be done.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

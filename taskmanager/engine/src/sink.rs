@@ -109,6 +109,10 @@ pub trait Publisher: Send + Sync {
         None
     }
 
+    /// The attempt is over: nothing is begun any more. The next one may be taking the slots over already, and
+    /// whoever begins behind it throws it out. What was not published stays listed (C3).
+    fn stop(&self) {}
+
     /// Only these slots are needed: what is kept for others may go (X4). Should one of those be
     /// published again, it begins anew.
     async fn retire_others(&self, _needed: &BTreeSet<SlotId>) {}

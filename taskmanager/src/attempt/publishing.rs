@@ -5,6 +5,7 @@
 //! removed by the first task manager.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ pub struct Publishing {
     pub(super) staged: Arc<Staged>,
     events: mpsc::Sender<Event>,
     turns: Arc<StdMutex<BTreeMap<SlotId, Arc<Turn>>>>,
+    is_over: Arc<AtomicBool>,
 }
 
 /// Of one slot. Notices are repeated until they are confirmed (C3): while a sink is away only the newest
@@ -65,7 +67,19 @@ impl Publishing {
             staged,
             events,
             turns: Arc::default(),
+            is_over: Arc::default(),
         }
+    }
+
+    /// The attempt is over: what is under way may end, nothing is begun any more. What waits stays listed
+    /// in the manifest (C3), and is the next attempt's.
+    pub fn stop(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.publishers.values().for_each(|it| it.stop());
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// A checkpoint is committed: what was staged up to it is listed.
@@ -112,6 +126,9 @@ impl Publishing {
         let Some(publisher) = self.publishers.get(&slot.sink) else {
             return;
         };
+        if self.is_over() {
+            return;
+        }
         let event = match publisher.publish(&slot, &interval).await {
             Ok(()) => {
                 self.staged.on_published(&slot, interval.id);
@@ -120,6 +137,7 @@ impl Publishing {
                     interval: interval.id,
                 }
             }
+            Err(_) if self.is_over() => return, // its successor has taken the slot over, or will
             Err(error @ Error::TakenOver { .. }) => Event::TakenOver {
                 reason: error.with_causes(),
             },

@@ -446,6 +446,20 @@ fn task_manager_that_a_person_drained_stays_and_has_nothing_to_do() {
 }
 
 #[test]
+fn drain_of_the_last_task_manager_that_stays_is_refused_with_what_to_do() {
+    let mut job = Job::running(with(2), &[a(), b()]);
+    assert_eq!(job.rig.co.check_drain("a"), Ok(a()));
+    job.rig.feed(Input::Leaving(a()));
+
+    assert_eq!(job.rig.co.check_drain("a"), Ok(a()), "asked once more");
+    let refused = job.rig.co.check_drain("b").unwrap_err();
+
+    assert!(refused.contains("start another task manager"), "{refused}");
+    job.rig.register(&c(), 1);
+    assert_eq!(job.rig.co.check_drain("b"), Ok(b()));
+}
+
+#[test]
 fn what_was_asked_for_holds_for_the_next_coordinator_unless_it_is_started_with_another_number() {
     let mut job = Job::running(with(2), &[a(), b()]);
     job.rig.feed(Input::Scale(1));

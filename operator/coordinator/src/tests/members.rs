@@ -563,3 +563,35 @@ fn pair_that_cannot_reach_each_other_does_not_use_the_restart_budget_up_b2() {
     assert_eq!(placed(&rig).len(), 3);
     assert_eq!(rig.outcome, None);
 }
+
+/// An older process registers after its replacement, and dies: the replacement lives and has a session
+/// that counts for nothing.
+#[test]
+fn who_was_replaced_by_one_that_goes_must_come_again() {
+    let newer = task_manager("a", 2);
+    let mut rig = running(1);
+    rig.register(&newer, 1);
+    rig.register(&a(), 1);
+    assert_eq!(rig.disconnected, []);
+
+    rig.lose(&a());
+
+    assert_eq!(rig.disconnected, [newer]);
+    assert_eq!(rig.co.status().task_managers_n, 2);
+}
+
+#[test]
+fn who_was_replaced_by_one_that_falls_silent_must_come_again() {
+    let newer = task_manager("a", 2);
+    let mut rig = running(1);
+    rig.register(&newer, 1);
+    rig.register(&a(), 1);
+
+    for _ in 0..60 {
+        rig.wait(100);
+        rig.feed(Input::Heard(b()));
+        rig.feed(Input::Heard(c()));
+    }
+
+    assert_eq!(rig.disconnected, [newer, a()]);
+}

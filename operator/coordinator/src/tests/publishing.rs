@@ -88,6 +88,30 @@ fn failed_publish_stays_listed_and_is_tried_again_soon_c3() {
 }
 
 #[test]
+fn nobody_is_warned_of_one_failed_publish_that_is_made_good() {
+    let mut rig = Rig::run(config());
+    rig.checkpoint_staging(2);
+    let fails = |rig: &mut Rig, n| {
+        rig.say(Event::PublishFailed {
+            slot: slot(0),
+            interval: id(n),
+            reason: "no answer".to_owned(),
+        });
+        rig.reports.last().is_some_and(Report::may_pass)
+    };
+
+    assert!(fails(&mut rig, 2));
+    assert!(!fails(&mut rig, 2), "a second in a row");
+    rig.say(Event::Published {
+        slot: slot(0),
+        interval: id(2),
+    });
+    rig.checkpoint_staging(3);
+
+    assert!(fails(&mut rig, 3), "it was published meanwhile");
+}
+
+#[test]
 fn interval_of_a_failed_checkpoint_is_carried_under_its_own_id_c3() {
     // Attack 7: 17 times out, the job goes on.
     let mut rig = Rig::run(config());

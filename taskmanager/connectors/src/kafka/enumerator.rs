@@ -16,7 +16,7 @@ use streamforge_engine::source::SplitEnumerator;
 use super::config::{EndAt, SourceConfig, StartFrom};
 use super::lookup::{Ask, Error as LookupError, LookupPlace};
 use super::split::Description;
-use crate::error::{failed, refused};
+use crate::error::{failed, refused, tell_waiting};
 
 /// How long a first start waits for brokers before the attempt ends and is begun anew.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,11 +143,13 @@ impl KafkaEnumerator {
         let asked = tokio::task::spawn_blocking(move || {
             let lookup = place.open()?;
             let began = Instant::now();
+            let mut tries_n = 0;
             loop {
+                tries_n += 1;
                 match list_all(&config, &lookup, time_ms) {
                     Ok(splits) => return Ok(splits),
                     Err(error) if error.may_pass() && began.elapsed() < PATIENCE => {
-                        tracing::warn!(%error, "waiting for kafka");
+                        tell_waiting(tries_n, &error, "waiting for kafka");
                         std::thread::sleep(PAUSE);
                     }
                     Err(error) => {

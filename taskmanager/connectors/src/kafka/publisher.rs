@@ -3,7 +3,8 @@
 //! Owns: one producer per slot, the take-over of slots, and what is told when something cannot be
 //! published. The decisions are in [`super::marker`], the calls in [`super::transaction`].
 //!
-//! Invariants X1 to X4: see there. A publisher that was found to be the zombie never begins again.
+//! Invariants X1 to X4: see there. A publisher that was found to be the zombie, or of which the attempt is
+//! over, never begins again.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ use super::marker::{
 use super::staged::{self, Detail};
 use super::topic_settings::{TopicView, offsets_kept_for};
 use super::transaction::{self, SlotPlace, SlotProducer, Unwatched, Watch};
-use crate::error::failed;
+use crate::error::{failed, tell_waiting};
 
 mod refresh;
 pub mod refusal;
@@ -85,6 +86,7 @@ struct Inner {
     spec: KafkaPublisherSpec,
     store: Arc<dyn ObjectStore>,
     slots: Slots,
+    /// It was found to be the zombie, or its attempt is over.
     zombie: AtomicBool,
     /// Why brokers cannot be asked now; a take-over waits for them.
     away: Mutex<Option<String>>,
@@ -132,7 +134,18 @@ impl KafkaPublisher {
     }
 }
 
+impl Drop for KafkaPublisher {
+    fn drop(&mut self) {
+        // A take-over of an attempt that is not loaded any more may still be at work on its thread.
+        self.stop();
+    }
+}
+
 impl Inner {
+    fn is_zombie(&self) -> bool {
+        self.zombie.load(Ordering::Relaxed)
+    }
+
     fn author(&self) -> Author {
         Author {
             generation: self.spec.generation,
@@ -183,7 +196,7 @@ impl Inner {
         (view, listed): (&TopicView, Listed<'_>),
         doubt: Doubt,
     ) -> Result<Taken, Error> {
-        if self.zombie.load(Ordering::Relaxed) {
+        if self.is_zombie() {
             return Ok(Taken::Zombie(None));
         }
         if slot.producer.as_ref().is_some_and(SlotProducer::is_sound) {
@@ -200,6 +213,9 @@ impl Inner {
         if newer.is_some() {
             self.zombie.store(true, Ordering::Relaxed);
             return Ok(Taken::Zombie(newer));
+        }
+        if self.is_zombie() {
+            return Ok(Taken::Zombie(None)); // stopped while brokers were asked
         }
         let mut producer = place
             .begin(&*self.watch)
@@ -454,6 +470,9 @@ impl Publisher for KafkaPublisher {
         let parts = u32::try_from(interval.objects.len()).unwrap_or(u32::MAX);
         loop {
             if !inner.is_sound(slot) {
+                if inner.is_zombie() {
+                    return Err(inner.zombie(slot, None));
+                }
                 let view = TopicView::look(&inner.lookup(), &inner.spec.config.topic).await?;
                 let wanted = Wanted {
                     slot: slot.clone(),
@@ -476,10 +495,12 @@ impl Publisher for KafkaPublisher {
 
     async fn take_over(&self, slots: &[SlotTakeOver]) -> Result<(), Error> {
         let began = Instant::now();
+        let mut tries_n = 0;
         loop {
+            tries_n += 1;
             match self.try_take_over(slots).await {
                 Err(error) if may_pass(&error) && began.elapsed() < PATIENCE => {
-                    tracing::warn!(error = error.with_causes(), "waiting for kafka");
+                    tell_waiting(tries_n, &error.with_causes(), "waiting for kafka");
                     tokio::time::sleep(PAUSE).await;
                 }
                 answer => return answer,
@@ -489,6 +510,10 @@ impl Publisher for KafkaPublisher {
 
     fn trouble(&self) -> Option<String> {
         lock(&self.inner.away).clone()
+    }
+
+    fn stop(&self) {
+        self.inner.zombie.store(true, Ordering::Relaxed);
     }
 
     async fn retire_others(&self, needed: &BTreeSet<SlotId>) {
@@ -535,3 +560,6 @@ impl KafkaPublisher {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

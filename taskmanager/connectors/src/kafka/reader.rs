@@ -32,7 +32,7 @@ use crate::error::failed;
 use crate::formats::decoder::TextFormat;
 use question::{Question, Questions};
 use split::OpenSplit;
-use trouble::Trouble;
+use trouble::{Lasting, Trouble};
 
 mod answers;
 pub mod question;
@@ -129,6 +129,7 @@ pub struct KafkaReader<E: Edge = Brokers> {
     looked: Instant,
     committed: Instant,
     trouble: Option<Trouble>,
+    lasting: Lasting,
     /// What the client said of it last.
     reason: Option<String>,
     /// Offsets that were deleted before they were read.
@@ -185,6 +186,7 @@ impl<E: Edge> KafkaReader<E> {
             looked: now,
             committed: now,
             trouble: None,
+            lasting: Lasting::default(),
             reason: None,
             skipped_n: 0,
             read_n: 0,

@@ -48,6 +48,18 @@ fn interval(n: u64) -> StagedInterval {
 struct Away {
     began: mpsc::UnboundedSender<CheckpointId>,
     back: tokio::sync::Semaphore,
+    /// It is told that the attempt is over; what is under way fails then.
+    stopped: AtomicBool,
+}
+
+impl Away {
+    fn new(began: mpsc::UnboundedSender<CheckpointId>) -> Arc<Self> {
+        Arc::new(Self {
+            began,
+            back: tokio::sync::Semaphore::new(0),
+            stopped: AtomicBool::new(false),
+        })
+    }
 }
 
 #[async_trait]
@@ -55,7 +67,17 @@ impl Publisher for Away {
     async fn publish(&self, _: &SlotId, interval: &StagedInterval) -> Result<(), Error> {
         self.began.send(interval.id).expect("the test waits");
         self.back.acquire().await.expect("it is open").forget();
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(Error::TakenOver {
+                action: "publish".to_owned(),
+                source: "fenced".into(),
+            });
+        }
         Ok(())
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
     }
 
     async fn retire_others(&self, _: &BTreeSet<SlotId>) {}
@@ -68,8 +90,7 @@ impl Publisher for Away {
 #[tokio::test]
 async fn while_a_sink_is_away_one_notice_of_a_slot_waits_b1_c3() {
     let (began, mut begins) = mpsc::unbounded_channel();
-    let back = tokio::sync::Semaphore::new(0);
-    let away = Arc::new(Away { began, back });
+    let away = Away::new(began);
     let publisher: Arc<dyn Publisher> = Arc::<Away>::clone(&away);
     let publishers = BTreeMap::from([(OperatorUid("out".to_owned()), publisher)]);
     let (events, mut said) = mpsc::channel(8);
@@ -100,6 +121,32 @@ async fn while_a_sink_is_away_one_notice_of_a_slot_waits_b1_c3() {
         };
         assert_eq!(said.recv().await, Some(published));
     }
+}
+
+#[tokio::test]
+async fn nothing_is_begun_after_the_attempt_is_over_and_its_failures_are_nobodys() {
+    let (began, mut begins) = mpsc::unbounded_channel();
+    let away = Away::new(began);
+    let publisher: Arc<dyn Publisher> = Arc::<Away>::clone(&away);
+    let publishers = BTreeMap::from([(OperatorUid("out".to_owned()), publisher)]);
+    let (events, mut said) = mpsc::channel(8);
+    let publishing = Publishing::new(publishers, Arc::default(), events);
+    let first = publishing.clone();
+    let first = tokio::spawn(async move { first.publish(slot(0), interval(1)).await });
+    assert_eq!(begins.recv().await, Some(CheckpointId::from_stored(1)));
+    publishing.publish(slot(0), interval(2)).await;
+
+    publishing.stop();
+    away.back.add_permits(2);
+    first.await.expect("it does not panic");
+
+    assert!(begins.try_recv().is_err(), "the next interval was begun");
+    publishing.publish(slot(1), interval(2)).await;
+    assert!(begins.try_recv().is_err(), "another slot was begun");
+    assert!(
+        said.try_recv().is_err(),
+        "it failed because of its successor"
+    );
 }
 
 #[tokio::test]

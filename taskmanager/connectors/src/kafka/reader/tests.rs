@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use streamforge_core::ids::SplitId;
 
 use super::split::Progress;
-use super::trouble::Trouble;
+use super::trouble::{Lasting, Saying, Trouble};
 use crate::kafka::statistics::Place;
 
 mod played;
@@ -126,6 +126,22 @@ fn attack_32_a_silent_leader_is_told_and_holds_the_watermark_t2() {
     progress.on_place(place(5, 5, 5), began);
     progress.on_drained();
     assert_eq!(progress.trouble(&id, began + Duration::from_secs(9)), None);
+}
+
+#[test]
+fn only_trouble_that_lasts_is_logged_once_and_that_it_is_over() {
+    let began = Instant::now();
+    let at = |seconds| began + Duration::from_secs(seconds);
+    let mut lasting = Lasting::default();
+
+    assert_eq!(lasting.look(true, at(0)), None);
+    assert_eq!(lasting.look(true, at(4)), None);
+    assert_eq!(lasting.look(false, at(4)), None, "nothing was said of it");
+    assert_eq!(lasting.look(true, at(6)), None, "it begins anew");
+    assert_eq!(lasting.look(true, at(11)), Some(Saying::Waits));
+    assert_eq!(lasting.look(true, at(99)), None, "once");
+    assert_eq!(lasting.look(false, at(99)), Some(Saying::GoesOn));
+    assert_eq!(lasting.look(false, at(99)), None);
 }
 
 /// Attack 32: the leader is back, or another one leads; what is known of the partition is older, and whatever

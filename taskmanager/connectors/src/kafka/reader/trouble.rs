@@ -1,15 +1,18 @@
 //! What keeps a reader from reading, and what it says of itself.
 //!
-//! Owns: which trouble is told, to people once when it begins and once when it is over, and what is known of
-//! the lag meanwhile: of a partition that nothing is heard of, nothing.
+//! Owns: which trouble is told, in the status at once, in the log once when it has lasted and once when it is
+//! over, and what is known of the lag meanwhile: of a partition that nothing is heard of, nothing.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use streamforge_engine::source::Health;
 
 use super::KafkaReader;
 use super::split::OpenSplit;
 use crate::kafka::edge::Edge;
+
+/// A trouble that is over sooner is not logged: a broker that is started anew is such a one.
+const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
 /// What keeps a partition, or a reader, from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,17 +33,46 @@ impl Trouble {
     }
 }
 
+/// How long a reader has had trouble, and whether that was logged.
+#[derive(Debug, Default)]
+pub(super) struct Lasting {
+    since: Option<Instant>,
+    is_logged: bool,
+}
+
+/// What is logged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Saying {
+    Waits,
+    GoesOn,
+}
+
+impl Lasting {
+    /// Whether there is trouble now, in whatever words; what is to be said of that.
+    pub(super) fn look(&mut self, is_troubled: bool, now: Instant) -> Option<Saying> {
+        if !is_troubled {
+            let was_logged = std::mem::take(self).is_logged;
+            return was_logged.then_some(Saying::GoesOn);
+        }
+        let since = *self.since.get_or_insert(now);
+        if self.is_logged || now.saturating_duration_since(since) < LOGGED_AFTER {
+            return None;
+        }
+        self.is_logged = true;
+        Some(Saying::Waits)
+    }
+}
+
 impl<E: Edge> KafkaReader<E> {
-    /// People are told once when something goes wrong and once when it is over.
-    fn set_trouble(&mut self, trouble: Option<Trouble>) {
+    fn set_trouble(&mut self, trouble: Option<Trouble>, now: Instant) {
         let node = &self.spec.node;
-        match (&self.trouble, &trouble) {
-            (None, Some(Trouble { text, .. })) => {
-                tracing::warn!(node, trouble = text, "kafka source waits");
+        match self.lasting.look(trouble.is_some(), now) {
+            Some(Saying::Waits) => {
+                let trouble = trouble.as_ref().map(|it| &it.text);
+                tracing::warn!(node, trouble, "kafka source waits");
             }
-            (Some(_), None) => tracing::info!(node, "kafka source goes on"),
-            // The same, in newer words.
-            (Some(_), Some(_)) | (None, None) => {}
+            Some(Saying::GoesOn) => tracing::info!(node, "kafka source goes on"),
+            None => {}
         }
         self.trouble = trouble;
     }
@@ -65,7 +97,7 @@ impl<E: Edge> KafkaReader<E> {
         if trouble.is_none() {
             self.reason = None;
         }
-        self.set_trouble(trouble);
+        self.set_trouble(trouble, now);
     }
 
     pub(super) fn told_health(&self) -> Health {
