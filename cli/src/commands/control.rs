@@ -3,6 +3,8 @@
 //! Owns: finding the coordinator, which the head of the job's store names, and saying what it
 //! answered. An order is done later; `status` shows when.
 
+use std::collections::{BTreeMap, HashMap};
+
 use anyhow::{Context as _, Result, bail};
 use streamforge_core::manifest::CheckpointKind;
 use streamforge_host::history::History;
@@ -24,9 +26,13 @@ const CONNECT_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 /// Runs `streamforge scale`.
 pub fn scale(args: &ScaleArgs) -> Result<Outcome> {
     let parallelism = args.parallelism;
-    order(&args.control, async move |client| {
+    let done = order(&args.control, async move |client| {
         client.scale(v1::ScaleRequest { parallelism }).await
-    })
+    })?;
+    eprintln!(
+        "{parallelism} subtasks are wanted: they come with a checkpoint, see `streamforge status`"
+    );
+    Ok(done)
 }
 
 /// Runs `streamforge stop`.
@@ -37,9 +43,15 @@ pub fn stop(args: &ControlArgs) -> Result<Outcome> {
 /// Runs `streamforge drain`.
 pub fn drain(args: &DrainArgs) -> Result<Outcome> {
     let task_manager = args.task_manager.clone();
-    order(&args.control, async move |client| {
+    let done = order(&args.control, async move |client| {
         client.drain(v1::DrainRequest { task_manager }).await
-    })
+    })?;
+    let name = &args.task_manager;
+    eprintln!(
+        "{name} gives its work away with a checkpoint and takes none until it is started anew, see `streamforge \
+         status`"
+    );
+    Ok(done)
 }
 
 /// Runs `streamforge status`.
@@ -171,9 +183,18 @@ fn lines(status: &v1::JobStatus) -> Vec<(&'static str, String)> {
         ("checkpoint", status.checkpoint.to_string()),
         ("unpublished", status.unpublished.to_string()),
         ("restarts", status.restarts.to_string()),
+        ("drained", status.drained.join(", ")),
+        ("unreachable", listed(&status.unreachable)),
+        ("heldBackBy", listed(&status.held_back_by)),
         ("waitsFor", status.waits_for.clone()),
         ("lastFailure", status.last_failure.clone()),
     ]
+}
+
+fn listed(by_node: &HashMap<String, String>) -> String {
+    let nodes: BTreeMap<_, _> = by_node.iter().collect();
+    let nodes = nodes.iter().map(|(node, words)| format!("{node}: {words}"));
+    nodes.collect::<Vec<_>>().join("; ")
 }
 
 fn table(status: &v1::JobStatus) -> String {

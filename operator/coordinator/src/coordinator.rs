@@ -240,6 +240,7 @@ impl Coordinator {
         let hand_over = self.attempt.as_ref().and_then(|it| it.hand_over.as_ref());
         status.hand_over = hand_over.map(|it| it.step.to_string());
         status.task_managers_n = self.members.len();
+        status.drained = self.members.drained();
         status.unpublished_n = self.publisher.unpublished_n();
         status.stop_waits_for = self.stop_waits_for();
         status.checkpoint.in_flight = self

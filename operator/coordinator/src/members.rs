@@ -96,6 +96,12 @@ impl Members {
         self.known.values().all(|member| member.leaves.is_some())
     }
 
+    /// Names of those that leave, or gave everything away.
+    pub(crate) fn drained(&self) -> Vec<String> {
+        let leave = self.known.iter().filter(|(_, it)| it.leaves.is_some());
+        leave.map(|(id, _)| id.name.clone()).collect()
+    }
+
     /// Whether somebody else is there who does not leave.
     pub(crate) fn any_stays_without(&self, id: &TaskManagerId) -> bool {
         let mut others = self.known.iter().filter(|(other, _)| *other != id);

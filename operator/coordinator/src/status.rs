@@ -45,6 +45,8 @@ pub struct Status {
     pub hand_over: Option<String>,
     /// Task managers with a session.
     pub task_managers_n: usize,
+    /// Names of those that give their work away, or have, and take none.
+    pub drained: Vec<String>,
     /// What the job waits for before it can begin, for people.
     pub waits_for: Option<String>,
     /// What a stop that was asked for waits for, for people.

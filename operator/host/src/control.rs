@@ -3,7 +3,10 @@
 //! Owns: the service and its answers. What may be done, the coordinator decides; a request waits for
 //! its word only, not for the deed.
 
+use std::collections::{BTreeMap, HashMap};
+
 use streamforge_coordinator::{Phase, SavepointState, Status};
+use streamforge_core::ids::OperatorUid;
 use streamforge_proto::v1;
 use streamforge_proto::v1::control_server::Control;
 use tokio::sync::{mpsc, oneshot};
@@ -148,7 +151,17 @@ fn shown(status: &Status) -> v1::JobStatus {
         checkpoint: last.map_or(0, |it| it.id.get()),
         unpublished: status.unpublished_n as u64,
         hand_over: status.hand_over.clone().unwrap_or_default(),
+        drained: status.drained.clone(),
+        unreachable: by_node(&status.unreachable),
+        held_back_by: by_node(&status.held_back_by),
     }
+}
+
+fn by_node(words: &BTreeMap<OperatorUid, String>) -> HashMap<String, String> {
+    let words = words.iter();
+    words
+        .map(|(uid, it)| (uid.to_string(), it.clone()))
+        .collect()
 }
 
 fn savepoint(state: Option<SavepointState>) -> v1::SavepointState {

@@ -434,12 +434,21 @@ fn log_tried_again(report: &Report) {
         }
         Report::StoreTrouble {
             request, reason, ..
-        } if may_pass => tracing::info!(request, reason, "store did not answer, asking again"),
+        } if may_pass => tracing::info!(
+            request,
+            reason,
+            "store did not do what it was asked, asking again"
+        ),
         Report::StoreTrouble {
             request,
             reason,
             attempts_n,
-        } => tracing::warn!(request, reason, attempts_n, "store did not answer"),
+        } => tracing::warn!(
+            request,
+            reason,
+            attempts_n,
+            "store does not do what it is asked"
+        ),
         _ => {}
     }
 }
