@@ -48,7 +48,7 @@ pub fn drain(args: &DrainArgs) -> Result<Outcome> {
     })?;
     let name = &args.task_manager;
     eprintln!(
-        "{name} gives its work away with a checkpoint and takes none until it is started anew, see `streamforge \
+        "{name} gives its work away with a checkpoint and takes none until it registers anew, see `streamforge \
          status`"
     );
     Ok(done)

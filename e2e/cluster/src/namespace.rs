@@ -70,7 +70,7 @@ impl Namespace {
         static MADE_N: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let ms = now.expect("the clock is past 1970").as_millis() & 0xfff_ffff;
-        let unique = format!("{ms:x}-{:x}", std::process::id());
+        let unique = format!("{ms:07x}-{:06x}", std::process::id());
         let n = MADE_N.fetch_add(1, Ordering::Relaxed);
         let name = format!("{test}-{unique}-{n}");
         let (id, secret) = (

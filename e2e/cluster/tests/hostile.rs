@@ -86,8 +86,8 @@ fn check_is_not_torn(text: &str) {
 
 #[test]
 fn longest_names_run_to_their_end() {
-    // With two dashes, the eleven digits of the time and the number of the namespace it has 63.
-    let namespace = Namespace::create(&"n".repeat(49));
+    // With two dashes, the fourteen signs of time and process and the number of the namespace it has 63.
+    let namespace = Namespace::create(&"n".repeat(46));
     assert_eq!(namespace.name().len(), 63);
     let name = [
         "a".repeat(63),

@@ -202,22 +202,27 @@ struct Edit {
     dropped: BTreeSet<String>,
 }
 
+/// Whether the document names a topic.
+fn naming(config: &SourceConfig) -> impl Fn(&str) -> bool {
+    let pattern = config.topic_pattern.as_deref().map(whole_name);
+    move |topic| match &pattern {
+        // The plan has checked it.
+        Some(pattern) => pattern.as_ref().is_ok_and(|it| it.is_match(topic)),
+        None => config.topics.iter().any(|it| it == topic),
+    }
+}
+
 fn edit_of(config: &SourceConfig, known: &[SplitState]) -> Result<Edit, super::split::Error> {
     let mut edit = Edit::default();
-    let pattern = config.topic_pattern.as_deref().map(whole_name);
+    let is_named = naming(config);
     for state in known {
         let (Description { topic, .. }, offset) = Description::open(state)?;
-        let is_named = match &pattern {
-            // The plan has checked it.
-            Some(pattern) => pattern.as_ref().is_ok_and(|it| it.is_match(&topic)),
-            None => config.topics.contains(&topic),
-        };
-        if !is_named && offset.is_some() {
+        if !is_named(&topic) && offset.is_some() {
             edit.dropped.insert(topic.clone());
         }
         edit.known.insert(topic);
     }
-    if pattern.is_none() {
+    if config.topic_pattern.is_none() {
         let named = config.topics.iter();
         let added = named.filter(|topic| !edit.known.contains(*topic));
         edit.added = added.cloned().collect();
@@ -231,12 +236,13 @@ fn changed_end(
     config: &SourceConfig,
     known: &[SplitState],
 ) -> Result<Option<String>, super::split::Error> {
-    let ends = config.end_at.is_some();
+    let (ends, is_named) = (config.end_at.is_some(), naming(config));
     let mut differs = false;
     for state in known {
         let (description, offset) = Description::open(state)?;
-        let is_read = offset.is_none();
-        differs |= description.end.is_some() != ends && !(is_read && ends);
+        // Of one that is read, and nobody wants more of, it is all the same.
+        let is_done = offset.is_none() && (ends || !is_named(&description.topic));
+        differs |= description.end.is_some() != ends && !is_done;
     }
     let what = match (differs, ends) {
         (false, _) => return Ok(None),
@@ -249,7 +255,8 @@ fn changed_end(
         }
     };
     Ok(Some(format!(
-        "{what}, give the source another name and `uid`, or start the job anew with --fresh"
+        "{what}, give the source another name and `uid`, or start the job anew (--fresh; in a cluster \
+         `upgrade.mode: Stateless`)"
     )))
 }
 
@@ -355,6 +362,8 @@ mod tests {
         assert_eq!(said(&endless, &without_end), None);
         assert_eq!(said(&bounded, &reading), None);
         assert_eq!(said(&bounded, &ended), None);
+        let other = config(r#"{"bootstrapServers":"a","topics":["tb"]}"#);
+        assert_eq!(said(&other, &ended), None, "nobody wants more of it");
         for known in [&reading, &ended] {
             let gone = said(&endless, known).unwrap();
             assert!(gone.contains("put `endAt: Latest` back"), "{gone}");

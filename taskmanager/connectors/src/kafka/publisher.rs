@@ -488,6 +488,9 @@ impl Publisher for KafkaPublisher {
             };
             let stored = inner.identity_of(object);
             inner.identity.check(stored.as_deref()).await?;
+            if inner.is_zombie() {
+                return Err(inner.zombie(slot, None));
+            }
             let marker = after_part(interval.id, part, parts, inner.author());
             inner.publish_part(slot, object, marker).await?;
         }

@@ -16,7 +16,7 @@ use crate::kafka::statistics::{Place, Places};
 
 /// A leader that is silent for so long is told to people, and what is there is unknown from then on: a newer
 /// high watermark would have come. It counts as silent when it is away, or leaves a fetch without an answer for
-/// 3 s, thirty times as long as the broker may wait with it; here eight statistics in a row (one every 250 ms)
+/// 3 s, three times as long as the broker may wait with it at most; here eight statistics in a row (one every 250 ms)
 /// must say so, for a connection that breaks is there again within one or two.
 const SILENCE_TOLD: Duration = Duration::from_secs(2);
 
