@@ -1,8 +1,8 @@
 //! Secrets that are missing, wrong, or replaced while a job runs; and their values, which nobody ever sees.
 
 use streamforge_e2e_cluster::{
-    ClicksJob, Namespace, apply, condition, eventually, kubectl, operator_namespace, s3_settings,
-    try_kubectl, variable,
+    ClicksJob, Namespace, TASK_MANAGERS_DIE, apply, condition, eventually, kubectl,
+    operator_namespace, s3_settings, try_kubectl, variable,
 };
 
 /// The Secret of these jobs.
@@ -246,6 +246,8 @@ mod slow {
     #[test]
     fn wrong_secret_while_a_job_runs_is_told_without_its_values_and_mended() {
         let namespace = Namespace::create("new-secret");
+        // The only pod is rolled, and the next one may register before the end of its session is noticed.
+        namespace.announce(&TASK_MANAGERS_DIE);
         namespace.announce(&[
             OLD_KEYS,
             NEW_COUNT,
